@@ -115,6 +115,12 @@ def test_a_head_of_another_shape_is_refused(tmp_path: Path) -> None:
         make_engine(tmp_path)
 
 
+def test_tokens_and_a_head_that_classifies_are_refused(tmp_path: Path) -> None:
+    classifier(tmp_path, num_labels=2)
+    with pytest.raises(ValueError, match="classifier_from_token is given, but the model has a head that classifies"):
+        make_engine(tmp_path, classifier_from_token=["no", "yes"])
+
+
 def test_a_head_of_more_than_one_layer_is_refused() -> None:
     config = ModernBertDecoderConfig(architectures=["ModernBertDecoderForSequenceClassification"])
     with pytest.raises(UnsupportedModel, match="the head of ModernBertDecoderForSequenceClassification has"):

@@ -56,6 +56,14 @@ def test_the_dtype_is_one_that_is_known() -> None:
     refused("dtype is 'float8'; it must be one of auto, float32, bfloat16, float16", dtype="float8")
 
 
+def test_one_or_two_tokens_classify() -> None:
+    assert EngineConfig(model="m", classifier_from_token=["no", "yes"]).classifier_from_token == ["no", "yes"]
+    refused("classifier_from_token is ['a', 'b', 'c']; it must be a list of one or", classifier_from_token=list("abc"))
+    refused("classifier_from_token is [5]; it must be a list of one or two tokens", classifier_from_token=[5])
+    refused("classifier_from_token is 'a'; it must be a list of one or two tokens", classifier_from_token="a")
+    refused("classifier_from_token is given, and tensor", classifier_from_token=["a"], tensor_parallel_size=2)
+
+
 def test_adapters_have_names_and_folders() -> None:
     assert EngineConfig(model="m", lora_modules={"sql": "/adapters/sql"}).lora_modules == {"sql": "/adapters/sql"}
     refused("lora_modules['a'] is 5; it must be a folder or a hub id", lora_modules={"a": 5})

@@ -140,6 +140,13 @@ def test_policies_of_single_levels_are_read_from_json() -> None:
     assert config.priority_queue_policy == {1: QueuePolicy(max_queue_size=10, timeout_action="DELAY")}
 
 
+def test_tokens_are_read_from_a_json_list() -> None:
+    given = {"model": "m", "classifier_from_token": '["no", "yes"]'}
+    assert engine_config(given).classifier_from_token == ["no", "yes"]
+    with pytest.raises(ValueError, match="parameter classifier_from_token is '\"yes\"'; it must be a JSON list"):
+        engine_config(given | {"classifier_from_token": '"yes"'})
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

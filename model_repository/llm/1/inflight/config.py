@@ -1,7 +1,7 @@
 """Engine settings: one frozen dataclass. A setting that vLLM also has bears vLLM's name."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,11 @@ class EngineConfig(SchedulerConfig):
     chat_template: str | None = None
     """A file with a Jinja template for chats, or the template itself, in place of the model's. Default: the
     model's."""
+
+    classifier_from_token: Sequence[str] = ()
+    """Let a model for text score, too, as a reranker: how likely is the second of two tokens after a prompt, against
+    the first? A JSON list, such as `["no", "yes"]`. With one token, the score is the `sigmoid` of its logit. Tokens are
+    as the vocabulary spells them. Empty: no scores."""
 
     dtype: str = "auto"
     """Type of weights and KV cache: `auto` (the checkpoint's), `float32`, `bfloat16` or `float16`."""
@@ -193,6 +198,9 @@ class EngineConfig(SchedulerConfig):
         for name in ("num_threads", "max_model_len", "kv_cache_tokens", "max_queue_tokens"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name), 1)
+        tokens = self.classifier_from_token
+        if isinstance(tokens, str) or len(tokens) > 2 or not all(isinstance(token, str) for token in tokens):
+            raise ValueError(f"classifier_from_token is {tokens!r}; it must be a list of one or two tokens")
         self._check_cache()
         if self.otlp_traces_endpoint is not None and not self.otlp_traces_endpoint.startswith(("http://", "https://")):
             raise ValueError(
@@ -248,6 +256,8 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(f"speculative_config names a model that drafts, and {several}; it must be 1")
         if self.lora_setting:
             raise ValueError(f"{self.lora_setting} is given, and {several}; it must be 1")
+        if self.classifier_from_token:
+            raise ValueError(f"classifier_from_token is given, and {several}; it must be 1")
         if self.enable_prompt_embeds:
             raise ValueError(f"enable_prompt_embeds is true, and {several}; it must be 1")
         if self.kv_offloading_path is not None:

@@ -17,6 +17,7 @@ _JSON = (
     *("priority_queue_policy", "tenant_weights", "request_classes", "speculative_config"),
     *("kv_events_config", "kv_transfer_config", "lora_modules"),
 )
+_JSON_LISTS = ("classifier_from_token",)
 _PATHS = ("model", "tokenizer", "lora_folder", "kv_offloading_path", "trace_file")
 # Parameters that Triton's Python backend reads itself.
 _NOT_OURS = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
@@ -98,8 +99,10 @@ def _required(settings: typing.Any) -> list[str]:
 
 def _value(name: str, text: str, hint: object) -> typing.Any:
     if name in _JSON:
-        decoded = _json_object(name, text)
+        decoded = _json(name, text, dict)
         return read_policies(decoded) if name == "priority_queue_policy" else decoded
+    if name in _JSON_LISTS:
+        return _json(name, text, list)
     if name in _PATHS:
         _check_path(name, text)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -121,11 +124,11 @@ def _check_path(name: str, text: str) -> None:
         ) from None
 
 
-def _json_object(name: str, text: str) -> dict[str, typing.Any]:
+def _json(name: str, text: str, kind: type) -> typing.Any:
     try:
         decoded = json.loads(text)
     except ValueError as error:
         raise ValueError(f"parameter {name} is not valid JSON: {error}") from None
-    if not isinstance(decoded, dict):
-        raise ValueError(f"parameter {name} is {text!r}; it must be a JSON object")
+    if not isinstance(decoded, kind):
+        raise ValueError(f"parameter {name} is {text!r}; it must be a JSON {'object' if kind is dict else 'list'}")
     return decoded

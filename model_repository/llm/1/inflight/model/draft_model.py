@@ -72,5 +72,6 @@ def _config_of(config: EngineConfig, model: str) -> EngineConfig:
         preemption_mode="recompute",
         speculative_config={},
         lora_modules={},
+        classifier_from_token=(),
         lora_folder=None,
     )

@@ -8,6 +8,7 @@ from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
 from inflight.model.loading import support
 from inflight.model.loading.checkpoint import Checkpoint
+from inflight.model.loading.classification_head import is_classifier
 from inflight.model.loading.config_errors import reason
 from inflight.model.loading.quantized_checkpoint.prepare import prepare
 
@@ -36,6 +37,8 @@ def describe(settings: EngineConfig) -> Description:
     config = _hf_config(settings)
     support.check_config(config)
     support.check_settings(config, settings)
+    if settings.classifier_from_token and is_classifier(config):
+        raise ValueError("classifier_from_token is given, but the model has a head that classifies")
     is_quantized = prepare(settings, config)
     if is_quantized and settings.tensor_parallel_size > 1:
         raise UnsupportedModel("its weights are quantized, which does not work with tensor_parallel_size over 1")

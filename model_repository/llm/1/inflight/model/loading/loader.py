@@ -34,6 +34,7 @@ from inflight.model.loading.optimize import image_forwards, optimize
 from inflight.model.loading.quantized_checkpoint.prepare import check_experts
 from inflight.model.loading.reading import Reading, bound_of_own_attention, with_our_attention, with_own_attention
 from inflight.model.loading.self_check import LONGEST, SelfCheck
+from inflight.model.loading.token_classifier import classifier_of_tokens
 from inflight.model.loading.tokenizer import load_tokenizer, warn_of_others_tokens
 from inflight.model.loading.weights import check_fractions, load_divided_module, load_module
 from inflight.model.long_rope import switch_rope
@@ -94,7 +95,7 @@ class LoadedModel:
     embeds: EmbedsReader | None = None
     """Reads embeddings in prompts; None unless `enable_prompt_embeds` is set."""
     classifier: Classifier | None = None
-    """The head of a model that classifies."""
+    """The head that tells classes apart, if there is one."""
 
     @property
     def backend_tokenizer(self) -> Tokenizer | None:
@@ -131,9 +132,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
     except OSError as error:
         raise ValueError(f"model is {named!r}; its weights cannot be downloaded: {error}") from error
     description.checkpoint.check_weights()
-    classifier = None
-    if is_classifier(hf_config):
-        classifier = load_classifier(hf_config, description.checkpoint.weight_files)
+    classifier = load_classifier(hf_config, description.checkpoint.weight_files) if is_classifier(hf_config) else None
     reference: Callable[[], AbstractContextManager[None]] = nullcontext
     if shards is None:
         module, has_head = load_module(config, hf_config, device)
@@ -148,6 +147,8 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
     tokenizer = load_tokenizer(config)
     if tokenizer is not None:
         warn_of_others_tokens(tokenizer, vocab_size(module))
+    if config.classifier_from_token:
+        classifier = classifier_of_tokens(module, tokenizer, config.classifier_from_token, has_head=has_head)
     worst = float if shards is None else shards.greatest
     check, reading, max_model_len, rope_switch = _read(
         module, config, tokenizer, partial(SelfCheck, reference=reference, worst=worst), length
@@ -166,7 +167,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
         rope_switch=rope_switch,
         vocab_size=vocab_size(module),
         num_logits=check.num_logits,
-        has_head=has_head and classifier is None,
+        has_head=has_head and not is_classifier(hf_config),
         hidden_width=check.hidden_width(passes.forward, reading.layers, passes.backend),
         device=device,
         dtype=module.dtype,
