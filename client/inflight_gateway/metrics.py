@@ -15,6 +15,7 @@ OUTCOME = "inflight_outcome"
 
 _FIRST_TOKEN_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _DURATION_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
+_SCORING = ("/classify", "/v1/score", "/score", "/v1/rerank", "/v2/rerank", "/rerank")
 _PATHS = frozenset(
     {
         "/v1/completions",
@@ -23,12 +24,7 @@ _PATHS = frozenset(
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/v1/embeddings",
-        "/classify",
-        "/score",
-        "/v1/score",
-        "/rerank",
-        "/v1/rerank",
-        "/v2/rerank",
+        *_SCORING,
         "/v1/models",
         "/tokenize",
         "/detokenize",
@@ -40,7 +36,10 @@ _PATHS = frozenset(
         "/ui/events",
     }
 )
-_ANSWERED = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
+_ANSWERED = (
+    *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"),
+    *_SCORING,
+)
 """The endpoints that the model answers."""
 _FAILURES = (429, 500, 503, 504)
 _ONE_MODEL = "/v1/models/"

@@ -39,9 +39,13 @@ def logits(module: Any, prompt: list[int]) -> torch.Tensor:
         ({"num_labels": 1}, torch.sigmoid),
         ({"num_labels": 3, "problem_type": "multi_label_classification"}, torch.sigmoid),
         ({"num_labels": 1, "problem_type": "regression"}, lambda given: given),
+        # What sentence-transformers writes, in its older releases and in newer ones.
+        ({"num_labels": 1, "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, lambda x: x),
+        ({"num_labels": 3, "sentence_transformers": {"activation_fn": "torch.nn.Sigmoid"}}, torch.sigmoid),
+        ({"num_labels": 1, "sentence_transformers": {"activation_fn": "own.Function"}}, torch.sigmoid),
     ],
 )
-def test_probabilities_are_those_of_transformers_pipeline(
+def test_probabilities_are_those_of_the_library_that_made_the_model(
     tmp_path: Path, config: dict[str, Any], activation: Any
 ) -> None:
     tiny = classifier(tmp_path, **config)

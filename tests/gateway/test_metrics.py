@@ -87,7 +87,8 @@ def test_requests_tokens_and_times(gateway: GatewayProcess, client: OpenAI) -> N
 def test_failures_are_counted_from_zero() -> None:
     """A counter that appears with its first failure does not rise, so no alert would see that."""
     shown = parse_metrics(generate_latest(Metrics().registry).decode())
-    for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings"):
+    generating = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+    for path in (*generating, "/v1/embeddings", "/classify", "/v1/score", "/v1/rerank", "/v2/rerank"):
         for status in ("429", "500", "503", "504"):
             assert shown.value("inflight_gateway_requests_total", endpoint=path, status=status) == 0
 

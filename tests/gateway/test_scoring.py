@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.gateway.gateway_process import GatewayProcess
+from tests.gateway.test_metrics import metrics
 
 DOCUMENTS = ["a", "one two", {"text": "two b"}, "one two c"]
 
@@ -47,6 +48,19 @@ def test_scores(gateway: GatewayProcess, path: str, names: tuple[str, str]) -> N
             {"index": index, "object": "score", "score": score} for index, score in enumerate(wanted)
         ]
     assert post(gateway, path, text_1="one", text_2="one", use_activation=False)["data"][0]["score"] == -1
+
+
+def test_they_are_counted(gateway: GatewayProcess) -> None:
+    post(gateway, "/v1/score", text_1="one", text_2="two")
+    before = metrics(gateway)
+    post(gateway, "/v1/score", text_1="one two", text_2=["three", "four"])
+    after = metrics(gateway)
+    for name, labels, rise in (
+        ("tokens", {"kind": "prompt"}, 6),
+        ("requests", {"endpoint": "/v1/score", "status": "200"}, 1),
+    ):
+        counter = f"inflight_gateway_{name}_total"
+        assert after.value(counter, **labels) - before.value(counter, **labels) == rise
 
 
 def test_classes(gateway: GatewayProcess) -> None:

@@ -23,6 +23,7 @@ _WEIGHT, _BIAS = "score.weight", "score.bias"
 HEAD_WEIGHTS = frozenset({_WEIGHT, _BIAS})
 """The names of the weights of such a head."""
 _CHECKED_STATES = 3
+_OF_TORCH = {"Identity": None, "Sigmoid": SIGMOID, "Softmax": SOFTMAX}
 
 
 def is_classifier(config: PreTrainedConfig) -> bool:
@@ -90,7 +91,11 @@ def _read(files: Iterable[Path], wanted: dict[str, torch.Tensor]) -> dict[str, t
 
 
 def _activation(config: PreTrainedConfig) -> str | None:
-    """Return what transformers' pipeline for classification applies to the logits."""
+    """Return what sentence-transformers applies to the logits if it trained the model, else transformers' pipeline."""
+    trained = getattr(config, "sentence_transformers", None) or {}
+    named = trained.get("activation_fn") or getattr(config, "sbert_ce_default_activation_function", None) or ""
+    if (kind := named.rpartition(".")[2]) in _OF_TORCH:
+        return _OF_TORCH[kind]
     if config.problem_type == "regression":
         return None
     return SIGMOID if config.problem_type == "multi_label_classification" or config.num_labels == 1 else SOFTMAX
