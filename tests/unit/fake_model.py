@@ -17,17 +17,17 @@ from inflight.step_result import StepResult, TokenLogprobs
 VOCABULARY = 7
 
 
-def prefix_names(token_ids: Sequence[int]) -> list[int]:
-    """For each token, a name of it and all before it."""
-    names, name = [], 0
+def prefix_names(token_ids: Sequence[int], *, is_long: bool = False) -> list[int]:
+    """For each token, a name of it and all before it. Those in a long sequence are others, see `Request.is_long`."""
+    names, name = [], int(is_long)
     for token in token_ids:
         name = hash((name, token))
         names.append(name)
     return names
 
 
-def next_token(token_ids: Sequence[int]) -> int:
-    return prefix_names(token_ids)[-1] % VOCABULARY
+def next_token(token_ids: Sequence[int], *, is_long: bool = False) -> int:
+    return prefix_names(token_ids, is_long=is_long)[-1] % VOCABULARY
 
 
 def likeliest(token_ids: Sequence[int], count: int) -> dict[int, float]:
@@ -43,7 +43,8 @@ def expected_output(request: Request) -> tuple[list[int], str]:
     if not request.max_tokens:
         return [], "length" if request.pooling is None else "stop"
     while True:
-        output.append(next_token(tokens))
+        is_long = request.rope_switch is not None and len(tokens) > request.rope_switch
+        output.append(next_token(tokens, is_long=is_long))
         tokens.append(output[-1])
         if len(output) >= request.params.min_tokens and output[-1] in request.stop_token_ids:
             return output, "stop"
@@ -117,7 +118,7 @@ class FakeModel:
         """The drafted tokens that are right, and the one after them."""
         tokens = list(share.request.token_ids)
         for draft in (*share.draft, None):
-            tokens.append(next_token(tokens))
+            tokens.append(next_token(tokens, is_long=share.request.is_long))
             if tokens[-1] != draft:
                 break
         return tokens[len(share.request.token_ids) :]
@@ -161,14 +162,16 @@ class FakeModel:
     def _look_up(self, plan: StepPlan, length_of: Callable[[ScheduledRequest], int]) -> None:
         """Every position of a request before a length holds what its own tokens put there."""
         for table, share in zip(plan.block_tables.tolist(), plan.scheduled, strict=True):
-            wanted = prefix_names([*share.request.token_ids[: share.first], *share.token_ids][: length_of(share)])
+            known = [*share.request.token_ids[: share.first], *share.token_ids][: length_of(share)]
+            wanted = prefix_names(known, is_long=share.request.is_long)
             found = [self._slots.get(self._slot(table, position)) for position in range(len(wanted))]
             assert found == wanted, f"{share.request.request_id} reads the keys and values of other tokens"
 
     def _write(self, plan: StepPlan, *, spoil: bool) -> None:
         written: set[int] = set()
         for table, share in zip(plan.block_tables.tolist(), plan.scheduled, strict=True):
-            names = prefix_names([*share.request.token_ids[: share.first], *share.token_ids])
+            known = [*share.request.token_ids[: share.first], *share.token_ids]
+            names = prefix_names(known, is_long=share.request.is_long)
             for position in range(share.first, share.end):
                 slot = self._slot(table, position)
                 assert slot not in written, f"slot {slot} is written twice in a step"
