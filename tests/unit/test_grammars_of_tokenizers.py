@@ -10,7 +10,7 @@ from inflight import StructuredOutputs
 from inflight.guided_decoding.grammar_state import GrammarState
 from inflight.guided_decoding.grammars import Grammars
 from inflight_gateway.reasoning import REASONING_FORMATS
-from inflight_gateway.structural_tags import json_value, whole
+from inflight_gateway.structural_tags import ANY_TEXT, json_value, tag, text_with, whole
 from inflight_gateway.tool_formats import FORMATS, Tool
 from tests.unit.tiny_tokenizers import byte_level
 
@@ -60,6 +60,20 @@ def test_markers_of_tools_and_thoughts_may_be_tokens_of_any_kind(special: bool |
     thought = THINK.before(json_value(SCHEMA), opened=True)
     assert is_allowed(tokenizer, thought, '\nhm\n</think>\n\n{"city": "Ulm"}')
     assert not is_allowed(tokenizer, thought, '\nhm\n</think>\n\n{"town": "Ulm"}')
+
+
+def test_text_may_have_what_a_marker_begins_with_before_its_control_token() -> None:
+    """As in <｜DSML｜function_calls> of DeepSeek V3.2, where only what is between the brackets is a control token."""  # noqa: RUF002
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens(["|D|"])
+    answer = text_with(["<|D|call>"], [tag("<|D|call>", json_value(SCHEMA), "</|D|call>")], several=True)
+    called = '<|D|call>{"city": "Ulm"}</|D|call>'
+    for text in ("If 1 < 2 </b>.", called, f"If 1 < 2, <b>{called}"):
+        assert is_allowed(tokenizer, answer, text)
+    for text in (called.replace("city", "town"), "1 < 2 <|D|other>"):
+        assert not is_allowed(tokenizer, answer, text)
+    marked = tag("<", ANY_TEXT, "</|D|>")
+    assert is_allowed(tokenizer, marked, "<a </b> c</|D|>")
 
 
 @pytest.mark.parametrize(

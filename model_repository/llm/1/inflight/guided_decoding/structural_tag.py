@@ -216,8 +216,11 @@ class _Writer:
             raise InvalidRequest("structural_tag has an empty text where free text must end")
         if pieces[0] in self._special:
             return " ".join([self._rule(_ANY), *map(self._piece, pieces)])
-        first = self._rule(_ANY, f"[suffix={json.dumps(pieces[0])}]")
-        return " ".join([first, *map(self._piece, pieces[1:])])
+        if len(pieces) > 1:
+            # What stands before the first control token may also be in the text. The token itself is not.
+            before = self._rule(f"/(.|\\n)*{regex_to_lark(re.escape(pieces[0]), '')}/")
+            return " ".join([before, *map(self._piece, pieces[1:])])
+        return self._rule(_ANY, f"[suffix={json.dumps(pieces[0])}]")
 
 
 def _is_free(form: Any) -> bool:
