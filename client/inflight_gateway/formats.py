@@ -20,6 +20,9 @@ _OF_TEMPLATES = (
     ("<arg_key>", "glm"),
     ("<|tool_call_argument_begin|>", "kimi-k2"),
     *_OF_DEEPSEEK,
+    ("｜DSML｜", "function_calls", "deepseek-v3.2"),  # noqa: RUF001
+    ("｜DSML｜", "deepseek-v4"),  # noqa: RUF001
+    ("<minimax:tool_call>", "minimax-m2"),
     ("<|tool_list_start|>", "lfm2"),
     ("<function_calls>", "olmo3"),
     ("<|START_ACTION|>", "cohere"),

@@ -252,6 +252,28 @@ def test_sections_of_calls_are_enforced_whatever_their_markers_are(
     assert not accepts(form.text_and_calls([strict, loose], several=False), both)
 
 
+@pytest.mark.parametrize("are_control_tokens", [True, False])
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "deepseek-v4", "minimax-m2"])
+def test_sections_of_invocations_are_enforced_whatever_their_markers_are(
+    accepts: Accepts, name: str, are_control_tokens: bool
+) -> None:
+    form = FORMATS[name]
+    if are_control_tokens:
+        accepts = acceptor_with_control_tokens(form.markers, ["<|end|>"])
+    strict, loose = Tool("strict", SCHEMA, strict=True), Tool("loose")
+    free = form.text_and_calls([strict, loose], several=True)
+    # What the markers begin with is also in texts.
+    city = WrittenCall("strict", {"city": "<b>Ulm</b> < 3", "days": 3})
+    anything = WrittenCall("loose", {"a": "</p>", "b": [{"c": None}], "d": 1.5})
+    both = form.written([city, anything])
+    assert accepts(free, "Is 1 < 2, and </b> an end?")
+    assert accepts(free, f"If 1 < 2 </b>, I look.\n\n{both}")
+    assert accepts(form.calls([strict, loose], several=True, enforced=False), both)
+    assert not accepts(form.text_and_calls([strict, loose], several=False), both)
+    for arguments in ({"city": "Ulm"}, {"city": "Ulm", "days": "x"}, {"days": 3, "city": "Ulm"}):
+        assert not accepts(free, form.written([WrittenCall("strict", arguments)]))
+
+
 @pytest.mark.parametrize("number", ["0", "12", "x", ""])
 def test_calls_of_kimi_k2_are_numbered(accepts: Accepts, number: str) -> None:
     written = FORMATS["kimi-k2"].written([WrittenCall("now", {})]).replace(":0", f":{number}")

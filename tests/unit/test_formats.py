@@ -14,6 +14,7 @@ from inflight_gateway.messages_api.thinking import thinking_variables
 from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.shown_chat import shown_chat
 from inflight_gateway.tool_formats import Tool
+from tests.unit.tool_formats.dsml import DSML
 from tests.unit.tool_formats.markers import DEEPSEEK_CALLS, DEEPSEEK_CALLS_END, DEEPSEEK_SEP, deepseek_v3, deepseek_v31
 
 _QWEN = (
@@ -59,7 +60,10 @@ def formats(template: str | None, *variables: str, tools: str = "auto", reasonin
         ("{{ messages }} respond only with <|tool_call|> and a list; or <think>", ("tools",), "granite3", "think"),
         ("with <|tool_call|>; or <think></think> and <response></response>", ("tools",), "granite3", "granite3.3"),
         ("with <|tool_call|>; or after 'Here is my thought process:'", ("tools",), "granite3", "granite3.2"),
-        ("<minimax:tool_call><response>{{ result }}</response><think>", ("tools",), None, "think"),
+        ("<minimax:tool_call><response>{{ result }}</response><think>", ("tools",), "minimax-m2", "think"),
+        # These templates put their markers together from a control token and the rest.
+        (f"{{% set token = '{DSML}' %}}<{{{{ token }}}}function_calls><think>", ("tools",), "deepseek-v3.2", "think"),
+        (f"{{% set token = '{DSML}' %}}<{{{{ token }}}}tool_calls><think>", ("tools",), "deepseek-v4", "think"),
         ("{{ message['tools'] }}<|/tool|>", ("tools",), "phi4-mini", None),
         ("<|tool_call|>{{ call | tojson }}<|/tool_call|>", ("tools",), "phi4-mini", None),
         ("Begin calls with functools[{...}]", ("tools",), "functools", None),

@@ -15,6 +15,7 @@ from inflight_gateway.pieces import Arguments, Call, Piece, Text, merged
 from inflight_gateway.reader import Reader
 from inflight_gateway.source import Source
 from inflight_gateway.tool_formats import FORMATS, WrittenCall
+from tests.unit.tool_formats import dsml
 from tests.unit.tool_formats.all_cases import CASES
 from tests.unit.tool_formats.case import calls
 from tests.unit.tool_formats.markers import (
@@ -100,6 +101,9 @@ def test_enforced_calls_of_xlam_are_only_those_which_the_grammar_enforces(text: 
             "<TOOLCALL>[",
             "<start_function_call>call:a",
             '[{"name": "now", "arguments": ',
+            '<minimax:tool_call><invoke name="',
+            '<minimax:tool_call><invoke name="a">',
+            f'{dsml.BEGIN}{dsml.INVOKE}a">',
         ),
         *(DEEPSEEK_CALLS, DEEPSEEK_CALL, f"{DEEPSEEK_CALL}function{DEEPSEEK_SEP}a", f"{KIMI_CALLS}{KIMI_CALL}a"),
     ],
@@ -146,6 +150,15 @@ _PARTS += ["<TOOLCALL>[", "</TOOLCALL>", "<|tools_prefix|>[{", '"now": ', "<|too
 _PARTS += ["<|tool_call>call:now", "<tool_call|>", '<|"|>', "a:"]
 _PARTS += ["<start_function_call>call:now", "<end_function_call>", "<escape>", '[{"name": "now", "arguments": ']
 _PARTS += [DEEPSEEK_CALLS, DEEPSEEK_CALL, f"function{DEEPSEEK_SEP}", DEEPSEEK_SEP, DEEPSEEK_END, DEEPSEEK_CALLS_END]
+_PARTS += ["<minimax:tool_call>", '<invoke name="now">', '<parameter name="city">', "</invoke>", "</minimax:tool_call>"]
+_PARTS += [
+    dsml.BEGIN,
+    dsml.BEGIN_V4,
+    f'{dsml.INVOKE}weather">',
+    f'<{dsml.DSML}parameter name="city"',
+    ' string="true">',
+]
+_PARTS += [f"</{dsml.DSML}parameter>", dsml.INVOKE_END, dsml.END, dsml.END_V4]
 _PARTS += ["```", "json", KIMI_CALLS, f"{KIMI_CALL}functions.", "now:0", KIMI_ARGUMENTS, KIMI_END, KIMI_CALLS_END]
 _PARTS += [
     "<seed:tool_call>",
@@ -233,7 +246,10 @@ def test_written_arguments_are_read_back_whatever_they_are(name: str, arguments:
         ("glm", "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>U"),
         ("deepseek-v3", f'{DEEPSEEK_CALLS}{DEEPSEEK_CALL}function{DEEPSEEK_SEP}weather\n```json\n{{"city": "U'),
         ("deepseek-v3.1", f'{DEEPSEEK_CALLS}{DEEPSEEK_CALL}weather{DEEPSEEK_SEP}{{"city": "U'),
+        ("deepseek-v3.2", f'{dsml.BEGIN}{dsml.INVOKE}weather"><{dsml.DSML}parameter name="city" string="true">U'),
+        ("deepseek-v4", f'{dsml.BEGIN_V4}{dsml.INVOKE}weather"><{dsml.DSML}parameter name="city" string="true">U'),
         ("kimi-k2", f'{KIMI_CALLS}{KIMI_CALL}functions.weather:0{KIMI_ARGUMENTS}{{"city": "U'),
+        ("minimax-m2", '<minimax:tool_call><invoke name="weather"><parameter name="city">U'),
         ("nemotron", '<TOOLCALL>[{"name": "weather", "arguments": {"city": "U'),
         ("apertus", '<|tools_prefix|>[{"weather": {"city": "U'),
         ("cohere", '<|START_ACTION|>[{"tool_name": "weather", "parameters": {"city": "U'),

@@ -3,6 +3,7 @@
 from inflight_gateway.tool_formats.apertus import Apertus
 from inflight_gateway.tool_formats.cohere import Cohere
 from inflight_gateway.tool_formats.deepseek import DeepSeekV3, DeepSeekV31
+from inflight_gateway.tool_formats.dsml import DeepSeekV4, DeepSeekV32
 from inflight_gateway.tool_formats.gemma import FunctionGemma, Gemma4
 from inflight_gateway.tool_formats.glm import GLM
 from inflight_gateway.tool_formats.granite3 import Granite3
@@ -12,6 +13,7 @@ from inflight_gateway.tool_formats.kimi_k2 import KimiK2
 from inflight_gateway.tool_formats.lfm2 import LFM2
 from inflight_gateway.tool_formats.llama3 import Llama3
 from inflight_gateway.tool_formats.llama3_functions import Llama3Functions
+from inflight_gateway.tool_formats.minimax_m2 import MiniMaxM2
 from inflight_gateway.tool_formats.mistral import Mistral, NewerMistral
 from inflight_gateway.tool_formats.nemotron import Jamba, Nemotron
 from inflight_gateway.tool_formats.olmo3 import OLMo3
@@ -25,8 +27,9 @@ from inflight_gateway.tool_formats.unenforceable import Unenforceable
 from inflight_gateway.tool_formats.xlam import XLAM
 
 _ALL = (
-    *(Apertus(), Cohere(), DeepSeekV3(), DeepSeekV31(), FunctionGemma(), Functools(), Gemma4(), GLM(), Granite3()),
-    *(Harmony(), Hermes(), Jamba(), KimiK2(), LFM2(), Llama3(), Llama3Functions(), Mistral(), NewerMistral()),
+    *(Apertus(), Cohere(), DeepSeekV3(), DeepSeekV31(), DeepSeekV32(), DeepSeekV4(), FunctionGemma(), Functools()),
+    *(Gemma4(), GLM(), Granite3(), Harmony(), Hermes(), Jamba(), KimiK2(), LFM2(), Llama3(), Llama3Functions()),
+    *(MiniMaxM2(), Mistral(), NewerMistral()),
     *(Nemotron(), OLMo3(), Phi4Mini(), Pythonic(), Qwen3Coder(), SeedOSS(), SmolLM2(), XLAM()),
 )
 FORMATS: dict[str, ToolFormat] = {one.name: one for one in _ALL}

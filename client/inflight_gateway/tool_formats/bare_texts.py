@@ -1,6 +1,6 @@
 """Values in formats of calls where texts stand as they are, and other values as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from inflight_gateway import structural_tags
@@ -35,15 +35,15 @@ def required_of(tool: Tool) -> list[Any]:
     return _list(tool.parameters.get("required"))
 
 
-def read_value(source: Source, emit: Emit, end: str, tool: Tool | None, key: str, *, padding: str) -> Reading[None]:
+def read_value(source: Source, emit: Emit, end: str, types: Set[str], *, padding: str = "") -> Reading[None]:
     """Read the value of a parameter up to `end`, and emit its JSON. Text is passed on as it arrives.
 
-    `padding`: what stands before and after the value, and may be missing.
+    `types`: those that the value may have, as far as they are known. `padding`: what stands before and after the value,
+    and may be missing.
     """
     if padding:
         yield from source.accept(padding)
     ends = (f"{padding}{end}", end)
-    types = set() if tool is None else _types(properties_of(tool).get(key), tool.parameters)
     if types == {"string"}:
         emit(Arguments('"'))
         if (yield from source.until(ends, lambda text: emit(Arguments(json_text.inside_quotes(text))))) is not None:
@@ -54,7 +54,7 @@ def read_value(source: Source, emit: Emit, end: str, tool: Tool | None, key: str
         emit(Arguments(_as_json("".join(written), types)))
 
 
-def _as_json(text: str, types: set[str]) -> str:
+def _as_json(text: str, types: Set[str]) -> str:
     """Return the JSON of a value that need not be text."""
     written = _PYTHON.get(text.strip(), text.strip())
     if "string" in types and written != "null":
@@ -64,6 +64,11 @@ def _as_json(text: str, types: set[str]) -> str:
     except (ValueError, RecursionError):
         return json_text.text_of(text)
     return written
+
+
+def types_of(tool: Tool | None, key: str) -> set[str]:
+    """Return the types that the schema of a parameter allows, as far as it names them."""
+    return set() if tool is None else _types(properties_of(tool).get(key), tool.parameters)
 
 
 def _types(schema: Any, whole: Mapping[str, Any]) -> set[str]:
@@ -94,15 +99,20 @@ def _are_texts(values: Any) -> bool:
     return isinstance(values, list) and bool(values) and all(isinstance(value, str) for value in values)
 
 
+def json_tag(tool: Tool, schema: Any) -> Tag:
+    """Return the structural tag of the value of a parameter that is written as JSON."""
+    definitions = {name: tool.parameters[name] for name in ("$defs", "definitions") if name in tool.parameters}
+    return structural_tags.json_value({**definitions, **_object(schema)})
+
+
 def value_tag(tool: Tool, key: str, schema: Any, models: str) -> Tag:
     """Return the structural tag of the value of a parameter. `models`: whose format it is, for the error.
 
     Raises:
         Unenforceable: the schema is one of texts that is more than a choice.
     """
-    if "string" not in _types(schema, tool.parameters):
-        definitions = {name: tool.parameters[name] for name in ("$defs", "definitions") if name in tool.parameters}
-        return structural_tags.json_value({**definitions, **_object(schema)})
+    if "string" not in types_of(tool, key):
+        return json_tag(tool, schema)
     if _are_texts(_object(schema).get("enum")):
         return either(*map(structural_tags.text, schema["enum"]))
     if all(part.keys() <= _OF_FREE_TEXT for part in (_object(schema), *map(_object, _list(schema.get("anyOf"))))):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from inflight_gateway.pieces import Arguments, Text
 from inflight_gateway.reader import Emit, text_until
 from inflight_gateway.source import Reading, Source
-from inflight_gateway.structural_tags import ANY_TEXT, Tag, any_number_of, sequence, tag
+from inflight_gateway.structural_tags import Tag, tag
 from inflight_gateway.tool_formats import json_text
 from inflight_gateway.tool_formats.called_name import read_name
 from inflight_gateway.tool_formats.keyed_values import KeyedValues
@@ -43,11 +43,8 @@ class GLM(ToolFormat):
 
     def tag(self, tool: Tool, *, enforced: bool) -> Tag:
         """See `ToolFormat`. Raises Unenforceable for a schema of text that is more than a choice of texts."""
-        if not (enforced or tool.strict):
-            # Not any text: these markers may be control tokens, which no free text has.
-            pair = sequence(tag(_KEY, ANY_TEXT, f"{_KEY_END}\n"), tag(_VALUE, ANY_TEXT, f"{_VALUE_END}\n"))
-            return tag(f"{_OPEN}{tool.name}\n", any_number_of(pair, ""), _CLOSE)
-        return tag(f"{_OPEN}{tool.name}\n", _ARGUMENTS.tag(tool), _CLOSE)
+        arguments = _ARGUMENTS.tag(tool) if enforced or tool.strict else _ARGUMENTS.any_tag
+        return tag(f"{_OPEN}{tool.name}\n", arguments, _CLOSE)
 
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """See `ToolFormat`."""

@@ -4,6 +4,7 @@ from tests.unit.tool_formats import (
     apertus,
     cohere,
     deepseek,
+    dsml,
     gemma,
     glm,
     granite3,
@@ -13,6 +14,7 @@ from tests.unit.tool_formats import (
     lfm2,
     llama3,
     llama3_functions,
+    minimax_m2,
     mistral,
     nemotron,
     olmo3,
@@ -25,8 +27,8 @@ from tests.unit.tool_formats import (
 from tests.unit.tool_formats.case import Case
 
 _FAMILIES = (
-    *(apertus, cohere, deepseek, gemma, glm, granite3, harmony, hermes, kimi_k2),
-    *(lfm2, llama3, llama3_functions, mistral, nemotron, olmo3, phi4_mini, pythonic, qwen3_coder, smollm2),
+    *(apertus, cohere, deepseek, dsml, gemma, glm, granite3, harmony, hermes, kimi_k2),
+    *(lfm2, llama3, llama3_functions, minimax_m2, mistral, nemotron, olmo3, phi4_mini, pythonic, qwen3_coder, smollm2),
     xlam,
 )
 CASES: list[Case] = [case for family in _FAMILIES for case in family.CASES]
