@@ -66,6 +66,8 @@ class ChatPlan:
     """Whether the prompt has begun a thought."""
     names: Mapping[str, str]
     """Names that the server's errors have for a form, tools or variables, with the fields that these come from."""
+    closed: bool = False
+    """Whether the prompt has ended a thought, so that the answer begins at once."""
 
     def arguments(self, sampling: Sampling) -> dict[str, Any]:
         """Return the keyword arguments of `AsyncClient.generate` and `stream` with these sampling parameters.
@@ -88,14 +90,16 @@ class ChatPlan:
             yield from self._read_answer(source, emit)
             return
         borders = () if self.tool_format is None else self.tool_format.ends_thoughts
-        thought = yield from thinking.read(source, emit, opened=self.opened, borders=borders)
+        thought = self.closed or (yield from thinking.read(source, emit, opened=self.opened, borders=borders))
         if thought and thinking.answer is not None:
             yield from self._read_enclosed(source, emit, *thinking.answer)
         else:
             yield from self._read_answer(source, emit)
 
     def _read_enclosed(self, source: Source, emit: Emit, begin: str, end: str) -> Reading[None]:
+        space = yield from source.space()
         if not (yield from source.accept(begin)):
+            source.put_back(space)
             yield from self._read_answer(source, emit)
             return
         yield from source.skip_space()
@@ -125,23 +129,24 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
         thinking = None  # The answer has begun.
     chat = shown_chat(ask.messages, use.tools if use is not None else (), ask.template_kwargs, formats)
     request = {**chat.arguments(), **ask.chat_end}
-    opened = False
+    opened = closed = False
     if thinking is not None:
         # Whether the template begins a thought depends on the chat. The tokens are sent then: they are known anyway.
         tokens = await client.tokenize(**request)
         if ask.ends_with_header:
             opened = thinking.is_open(tokens.end)
-            thinking = None if thinking.is_closed(tokens.end) else thinking
+            closed = thinking.is_closed(tokens.end)
         request = {"prompt": tokens.token_ids}
     if ask.images:
         request["images"] = ask.images
-    structured = _structured_outputs(ask, formats.tool_format, thinking, opened=opened)
+    thinks = None if closed else thinking
+    structured = _structured_outputs(ask, formats.tool_format, thinks, opened=opened)
     reads_all = formats.tool_format is not None and formats.tool_format.reads_every_answer
     tool_format = formats.tool_format if use is not None or reads_all else None
     if structured is not None:
         request["structured_outputs"] = structured
         tool_format = None if tool_format is None else tool_format.of_enforced_answers()
-    read_for = [one for one in (tool_format, thinking) if one is not None]
+    read_for = [one for one in (tool_format, thinks) if one is not None]
     if any(formats.are_special(one.markers) for one in read_for):
         request["skip_special_tokens"] = False
     return ChatPlan(
@@ -151,6 +156,7 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
         reasoning_format=thinking,
         opened=opened,
         names=_names(ask),
+        closed=closed,
     )
 
 

@@ -23,6 +23,8 @@ class ReasoningFormat:
     end: str
     template_has: tuple[str, ...] = ()
     """Texts of which the chat templates of these models have one in them, if it is not the beginning."""
+    template_also_has: str = ""
+    """A text that they have besides."""
     answer: tuple[str, str] | None = None
     """The texts between which the answer stands after a thought, if there are any."""
     begun_with: str = ""
@@ -30,7 +32,9 @@ class ReasoningFormat:
 
     def is_of(self, template: str) -> bool:
         """Whether models with this chat template think in this format."""
-        return any(text in template for text in self.template_has or (self.begin,))
+        return self.template_also_has in template and any(
+            text in template for text in self.template_has or (self.begin,)
+        )
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -109,6 +113,19 @@ REASONING_FORMATS = {
             "</think>",
             template_has=("<response></response>",),
             answer=("<response>", "</response>"),
+        ),
+        # ERNIE 4.5 Thinking. Calls come after the answer.
+        ReasoningFormat(
+            "ernie-4.5", "<think>", "</think>", template_has=("<global_setting>",), answer=("<response>", "</response>")
+        ),
+        # Hunyuan's models for translation have the same markers around messages, but do not think.
+        ReasoningFormat(
+            "hunyuan",
+            "<think>",
+            "</think>",
+            template_has=("<|extra_0|>", "<｜hy_Assistant｜>"),  # noqa: RUF001
+            template_also_has="<think>",
+            answer=("<answer>", "</answer>"),
         ),
         # The end of a thought is also the beginning of the answer, which has an end, too.
         ReasoningFormat(

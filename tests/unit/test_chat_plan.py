@@ -124,6 +124,14 @@ _ANSWERS = [
     ("apriel", "Here are my reasoning steps:\nSo. [BEGIN FINAL RESPONSE] It [END", [Thought("So."), Text("It [END")]),
     ("granite3.2", "Here is my thought: it rains.", [Text("Here is my thought: it rains.")]),
     ("granite3.2", "\nHere is my thought process: So", [Thought("So")]),
+    (
+        "ernie-4.5",
+        '<think>\nSo.\n</think>\n<response>\nI look.\n</response>\n\n\n<|tool_call|>[{"name": "f"}]',
+        [Thought("So."), Text("I look."), Call("f"), Arguments("{}")],
+    ),
+    ("ernie-4.5", '<think>So.</think>\n\n<|tool_call|>[{"name": "f"}]', [Thought("So."), Call("f"), Arguments("{}")]),
+    ("hunyuan", "<think>\nSo.\n</think>\n<answer>\nIt rains.\n</answer>", [Thought("So."), Text("It rains.")]),
+    ("hunyuan", "<think>\n\n</think>\n<answer>\nIt rains.", [Text("It rains.")]),
     ("think", "<think>So.</think><response>a</response>", [Thought("So."), Text("<response>a</response>")]),
 ]
 
@@ -151,6 +159,22 @@ def test_an_answer_with_a_thought_is_read_alike_however_it_is_cut(name: str, tex
 def test_the_prompt_may_begin_what_seed_oss_writes_about_its_thought(prompt_end: str, is_open: bool) -> None:
     assert REASONING_FORMATS["seed-oss"].is_open(prompt_end) == is_open
     assert not REASONING_FORMATS["seed-oss"].is_closed(prompt_end)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<answer>\nIt rains.\n</answer>", [Text("It rains.")]),
+        ("\n<answer>It rains.", [Text("It rains.")]),
+        (" It rains. ", [Text(" It rains. ")]),
+        ("<think>So.</think>", [Text("<think>So.</think>")]),
+    ],
+)
+def test_an_answer_is_enclosed_also_where_the_prompt_has_ended_the_thought(text: str, expected: list[Piece]) -> None:
+    plan = ChatPlan({}, {}, None, REASONING_FORMATS["hunyuan"], opened=False, names={}, closed=True)
+    for parts in ([text], text):
+        reader = plan.reader()
+        assert merged([piece for part in parts for piece in reader.feed(part)] + reader.end()) == expected
 
 
 def test_an_enclosed_answer_comes_as_soon_as_it_is_there() -> None:
