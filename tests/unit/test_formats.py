@@ -40,6 +40,7 @@ def formats(template: str | None, *variables: str, tools: str = "auto", reasonin
         ("<tool_calls>[]</tool_calls> [BEGIN FINAL RESPONSE]", ("tools",), "jamba", "apriel"),
         ("When using tools, make calls in a single JSON array: <|start_header_id|>", ("tools",), "xlam", None),
         ("<tool_call>{{ name }}<arg_key></think>", ("tools",), "glm", None),
+        ("<tool_calls><tool_call>{{ name }}<tool_sep><arg_key></think>", ("tools",), "hy3", None),
         ("<|tool_list_start|>", ("tools",), "lfm2", None),
         ("'List of tools: [' {{ tools }}{{ content.split(\"</think>\")[-1] }}", ("tools",), "lfm2", "think"),
         ("<functions>{{ tools }}</functions><function_calls>", ("tools",), "olmo3", None),

@@ -9,6 +9,7 @@ from inflight_gateway.tool_formats.glm import GLM
 from inflight_gateway.tool_formats.granite3 import Granite3
 from inflight_gateway.tool_formats.harmony import Harmony
 from inflight_gateway.tool_formats.hermes import Hermes
+from inflight_gateway.tool_formats.hy3 import Hy3
 from inflight_gateway.tool_formats.kimi_k2 import KimiK2
 from inflight_gateway.tool_formats.lfm2 import LFM2
 from inflight_gateway.tool_formats.llama3 import Llama3
@@ -28,7 +29,7 @@ from inflight_gateway.tool_formats.xlam import XLAM
 
 _ALL = (
     *(Apertus(), Cohere(), DeepSeekV3(), DeepSeekV31(), DeepSeekV32(), DeepSeekV4(), FunctionGemma(), Functools()),
-    *(Gemma4(), GLM(), Granite3(), Harmony(), Hermes(), Jamba(), KimiK2(), LFM2(), Llama3(), Llama3Functions()),
+    *(Gemma4(), GLM(), Granite3(), Harmony(), Hermes(), Hy3(), Jamba(), KimiK2(), LFM2(), Llama3(), Llama3Functions()),
     *(MiniMaxM2(), Mistral(), NewerMistral()),
     *(Nemotron(), OLMo3(), Phi4Mini(), Pythonic(), Qwen3Coder(), SeedOSS(), SmolLM2(), XLAM()),
 )

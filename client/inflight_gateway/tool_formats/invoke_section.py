@@ -1,4 +1,4 @@
-"""Formats of calls such as <invoke name="..."><parameter name="...">...</parameter></invoke>, in a section."""
+"""Formats of a section of calls such as <invoke name="..."><parameter name="...">...</parameter></invoke>."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -13,8 +13,6 @@ from inflight_gateway.tool_formats.json_call import read_arguments
 from inflight_gateway.tool_formats.keyed_values import KeyedValues
 from inflight_gateway.tool_formats.tool import Tool, WrittenCall
 from inflight_gateway.tool_formats.tool_format import ListFormat
-
-_NAME_END = '">'
 
 _INSTRUCTIONS = """# Tools
 
@@ -38,6 +36,8 @@ class InvokeSection(ListFormat):
     """What begins and ends the section."""
     invoke: ClassVar[tuple[str, str]]
     """What stands before the name of a function, and what ends its call."""
+    name_end: ClassVar[str] = '">'
+    """What stands after the name."""
     arguments: ClassVar[KeyedValues]
 
     @property
@@ -49,7 +49,7 @@ class InvokeSection(ListFormat):
         """See `ToolFormat`. Raises Unenforceable for a schema of text that is more than a choice of texts."""
         begin, end = self.invoke
         arguments = self.arguments.tag(tool) if enforced or tool.strict else self.arguments.any_tag
-        return tag(f"{begin}{tool.name}{_NAME_END}\n", arguments, f"{end}\n")
+        return tag(f"{begin}{tool.name}{self.name_end}\n", arguments, f"{end}\n")
 
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """See `ToolFormat`. The ends may be missing: models forget them."""
@@ -60,7 +60,7 @@ class InvokeSection(ListFormat):
                 return
             unread = space + begin + (yield from source.space())
             while (yield from source.accept(self.invoke[0])):
-                found = yield from read_name(source, (_NAME_END,), ("<", "\n"))
+                found = yield from read_name(source, (self.name_end,), ("\n", *self.section, *self.invoke))
                 if found is None:
                     unread += self.invoke[0]
                     break
@@ -91,5 +91,5 @@ class InvokeSection(ListFormat):
     def written(self, calls: Sequence[WrittenCall]) -> str:
         """See `ToolFormat`."""
         begin, end = self.invoke
-        written = (f"{begin}{call.name}{_NAME_END}\n{self.arguments.written(call)}{end}\n" for call in calls)
+        written = (f"{begin}{call.name}{self.name_end}\n{self.arguments.written(call)}{end}\n" for call in calls)
         return f"{self.opening}{''.join(written)}{self.closing}"
