@@ -24,6 +24,7 @@ _OF_TEMPLATES = (
     ("｜DSML｜", "function_calls", "deepseek-v3.2"),  # noqa: RUF001
     ("｜DSML｜", "deepseek-v4"),  # noqa: RUF001
     ("<minimax:tool_call>", "minimax-m2"),
+    ("<|action_start|>", "<|plugin|>", "internlm"),
     ("<|tool_list_start|>", "lfm2"),
     ("<function_calls>", "olmo3"),
     ("<|START_ACTION|>", "cohere"),
@@ -51,6 +52,8 @@ _OF_MODELS = (
     *_OF_DEEPSEEK,
     *(("named SmolLM", "smollm2"), ("<|start_header_id|>", "llama3"), ("[INST]", "mistral"), ("", "hermes")),
 )
+# The same for special tokens, if the templates have nothing of the format in them.
+_OF_TOKENS = {"<|plugin|>": "internlm"}
 # The variables in which templates expect tools. SmolLM3 has its own, and another one for code.
 _TOOLS = ("tools", "xml_tools")
 # In templates that write calls only where the content is null: the first of DeepSeek V3, and those of R1's distilled
@@ -84,9 +87,7 @@ class Formats:
         """Return the formats of a model. Both names may be `auto`; that of the reasoning format may be `none`."""
         template = model.chat_template or ""
         tools_variable = next((name for name in _TOOLS if name in model.template_variables), None)
-        written = _OF_TEMPLATES if tools_variable is not None else _OF_MODELS
-        found = next((name for *texts, name in written if all(text in template for text in texts)), None)
-        name = found if tool_format == AUTO else tool_format
+        name = _tool_format(model, template, tools_variable) if tool_format == AUTO else tool_format
         return cls(
             tool_format=None if name is None else FORMATS[name],
             reasoning_format=_reasoning_format(template, reasoning_format),
@@ -100,6 +101,15 @@ class Formats:
     def are_special(self, markers: tuple[str, ...]) -> bool:
         """Whether any of these texts is a special token, which answers leave out unless they are asked not to."""
         return not self.special_tokens.isdisjoint(markers)
+
+
+def _tool_format(model: ModelDescription, template: str, tools_variable: str | None) -> str | None:
+    if tools_variable is None:
+        for token in model.special_tokens.values():
+            if token in _OF_TOKENS:
+                return _OF_TOKENS[token]
+    written = _OF_TEMPLATES if tools_variable is not None else _OF_MODELS
+    return next((name for *texts, name in written if all(text in template for text in texts)), None)
 
 
 def _reasoning_format(template: str, name: str) -> ReasoningFormat | None:

@@ -41,6 +41,7 @@ def formats(template: str | None, *variables: str, tools: str = "auto", reasonin
         ("When using tools, make calls in a single JSON array: <|start_header_id|>", ("tools",), "xlam", None),
         ("<tool_call>{{ name }}<arg_key></think>", ("tools",), "glm", None),
         ("<tool_calls><tool_call>{{ name }}<tool_sep><arg_key></think>", ("tools",), "hy3", None),
+        ("system name=<|plugin|> {{ tools }}<|action_start|><|plugin|>", ("tools",), "internlm", None),
         ("<|tool_list_start|>", ("tools",), "lfm2", None),
         ("'List of tools: [' {{ tools }}{{ content.split(\"</think>\")[-1] }}", ("tools",), "lfm2", "think"),
         ("<functions>{{ tools }}</functions><function_calls>", ("tools",), "olmo3", None),
@@ -89,6 +90,14 @@ def test_formats_of_templates(
     found = formats(template, *variables)
     assert (found.tool_format and found.tool_format.name) == tool_format
     assert (found.reasoning_format and found.reasoning_format.name) == reasoning_format
+
+
+def test_internlm_is_known_by_its_special_tokens_as_its_templates_say_nothing_of_tools() -> None:
+    for variables, expected in ((("messages",), "internlm"), (("messages", "tools"), "hermes")):
+        description = ModelDescription("m", 100, 100, "<|im_start|><tool_call>", variables, {5: "<|plugin|>"}, (2,))
+        found = Formats.of(description, "auto", "auto").tool_format
+        assert found is not None
+        assert found.name == expected
 
 
 def test_formats_can_be_named() -> None:
@@ -194,6 +203,11 @@ def test_messages_say_what_a_template_does_not_know() -> None:
             '<|tool_call|>[{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]<|/tool_call|>',
         ),
         ("List of tools: <|tool_list_start|>[", "tool", "<|tool_call_start|>[now(), now()]<|tool_call_end|>"),
+        (
+            "<|action_start|><|plugin|>",
+            "environment",
+            '<|action_start|><|plugin|>\n{"name": "now", "parameters": {}}<|action_end|>' * 2,
+        ),
     ],
 )
 def test_results_have_a_role_of_their_own_where_the_model_knows_one(template: str, role: str, written: str) -> None:

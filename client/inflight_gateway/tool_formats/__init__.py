@@ -10,6 +10,7 @@ from inflight_gateway.tool_formats.granite3 import Granite3
 from inflight_gateway.tool_formats.harmony import Harmony
 from inflight_gateway.tool_formats.hermes import Hermes
 from inflight_gateway.tool_formats.hy3 import Hy3
+from inflight_gateway.tool_formats.internlm import InternLM
 from inflight_gateway.tool_formats.kimi_k2 import KimiK2
 from inflight_gateway.tool_formats.lfm2 import LFM2
 from inflight_gateway.tool_formats.llama3 import Llama3
@@ -29,9 +30,9 @@ from inflight_gateway.tool_formats.xlam import XLAM
 
 _ALL = (
     *(Apertus(), Cohere(), DeepSeekV3(), DeepSeekV31(), DeepSeekV32(), DeepSeekV4(), FunctionGemma(), Functools()),
-    *(Gemma4(), GLM(), Granite3(), Harmony(), Hermes(), Hy3(), Jamba(), KimiK2(), LFM2(), Llama3(), Llama3Functions()),
-    *(MiniMaxM2(), Mistral(), NewerMistral()),
-    *(Nemotron(), OLMo3(), Phi4Mini(), Pythonic(), Qwen3Coder(), SeedOSS(), SmolLM2(), XLAM()),
+    *(Gemma4(), GLM(), Granite3(), Harmony(), Hermes(), Hy3(), InternLM(), Jamba(), KimiK2(), LFM2(), Llama3()),
+    *(Llama3Functions(), MiniMaxM2(), Mistral(), NewerMistral(), Nemotron(), OLMo3(), Phi4Mini(), Pythonic()),
+    *(Qwen3Coder(), SeedOSS(), SmolLM2(), XLAM()),
 )
 FORMATS: dict[str, ToolFormat] = {one.name: one for one in _ALL}
 """All formats by name."""

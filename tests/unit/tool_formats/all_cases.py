@@ -11,6 +11,7 @@ from tests.unit.tool_formats import (
     harmony,
     hermes,
     hy3,
+    internlm,
     kimi_k2,
     lfm2,
     llama3,
@@ -28,7 +29,7 @@ from tests.unit.tool_formats import (
 from tests.unit.tool_formats.case import Case
 
 _FAMILIES = (
-    *(apertus, cohere, deepseek, dsml, gemma, glm, granite3, harmony, hermes, hy3, kimi_k2),
+    *(apertus, cohere, deepseek, dsml, gemma, glm, granite3, harmony, hermes, hy3, internlm, kimi_k2),
     *(lfm2, llama3, llama3_functions, minimax_m2, mistral, nemotron, olmo3, phi4_mini, pythonic, qwen3_coder, smollm2),
     xlam,
 )
