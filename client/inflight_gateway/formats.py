@@ -22,7 +22,8 @@ _OF_TEMPLATES = (
     ("<|tool_call_argument_begin|>", "kimi-k2"),
     *_OF_DEEPSEEK,
     ("｜DSML｜", "function_calls", "deepseek-v3.2"),  # noqa: RUF001
-    ("｜DSML｜", "deepseek-v4"),  # noqa: RUF001
+    ("｜DSML｜", "tool_calls>", "deepseek-v4"),  # noqa: RUF001
+    ("｜DSML｜", " calls>", "deepseek-v4.1"),  # noqa: RUF001
     ("<minimax:tool_call>", "minimax-m2"),
     ("<|action_start|>", "<|plugin|>", "internlm"),
     ("<|tool_list_start|>", "lfm2"),
@@ -47,6 +48,8 @@ _OF_TEMPLATES = (
     # LFM2.5. What LFM2's templates have around the list is above.
     ("List of tools: ", "lfm2"),
 )
+# What is in templates that write calls in an unknown format which has texts of the above in it. MiniMax M3 is one.
+_UNKNOWN = ("]<]minimax[>[",)
 # What is in templates that know no tools, and the format that their models have learned all the same.
 _OF_MODELS = (
     *_OF_DEEPSEEK,
@@ -108,6 +111,8 @@ def _tool_format(model: ModelDescription, template: str, tools_variable: str | N
         for token in model.special_tokens.values():
             if token in _OF_TOKENS:
                 return _OF_TOKENS[token]
+    if any(text in template for text in _UNKNOWN):
+        return None
     written = _OF_TEMPLATES if tools_variable is not None else _OF_MODELS
     return next((name for *texts, name in written if all(text in template for text in texts)), None)
 

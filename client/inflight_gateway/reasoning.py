@@ -141,6 +141,7 @@ REASONING_FORMATS = {
         ReasoningFormat(
             "think", "<think>", "</think>", template_has=("<think>", "split('</think>')", 'split("</think>")')
         ),
+        ReasoningFormat("minimax-m3", "<mm:think>", "</mm:think>"),
         ReasoningFormat("mistral", "[THINK]", "[/THINK]"),
         ReasoningFormat("gemma4", "<|channel>thought", "<channel|>", template_has=("<|channel>",)),
         ReasoningFormat("apertus", "<|inner_prefix|>", "<|inner_suffix|>"),

@@ -253,7 +253,7 @@ def test_sections_of_calls_are_enforced_whatever_their_markers_are(
 
 
 @pytest.mark.parametrize("are_control_tokens", [True, False])
-@pytest.mark.parametrize("name", ["deepseek-v3.2", "deepseek-v4", "hy3", "minimax-m2"])
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "deepseek-v4", "deepseek-v4.1", "hy3", "minimax-m2"])
 def test_sections_of_invocations_are_enforced_whatever_their_markers_are(
     accepts: Accepts, name: str, are_control_tokens: bool
 ) -> None:

@@ -66,6 +66,13 @@ def formats(template: str | None, *variables: str, tools: str = "auto", reasonin
         # These templates put their markers together from a control token and the rest.
         (f"{{% set token = '{DSML}' %}}<{{{{ token }}}}function_calls><think>", ("tools",), "deepseek-v3.2", "think"),
         (f"{{% set token = '{DSML}' %}}<{{{{ token }}}}tool_calls><think>", ("tools",), "deepseek-v4", "think"),
+        (f"{{% set token = '{DSML}' %}}<{{{{ token }}}} calls><think>", ("tools",), "deepseek-v4.1", "think"),
+        (
+            "{% set namespace = ']<]minimax[>[' %}{{ namespace + '<tool_call>' }}<mm:think>",
+            ("tools",),
+            None,
+            "minimax-m3",
+        ),
         ("<global_setting>think_mode=True<tool_call><think><response>", ("tools",), "hermes", "ernie-4.5"),
         ("<|extra_0|><tool_calls>[]</tool_calls><think>\n\n</think>", ("tools",), "jamba", "hunyuan"),
         ("<｜hy_User｜><｜hy_Assistant｜><think>", ("messages",), "hermes", "hunyuan"),  # noqa: RUF001

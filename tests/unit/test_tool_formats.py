@@ -253,6 +253,7 @@ def test_written_arguments_are_read_back_whatever_they_are(name: str, arguments:
         ("deepseek-v3.1", f'{DEEPSEEK_CALLS}{DEEPSEEK_CALL}weather{DEEPSEEK_SEP}{{"city": "U'),
         ("deepseek-v3.2", f'{dsml.BEGIN}{dsml.INVOKE}weather"><{dsml.DSML}parameter name="city" string="true">U'),
         ("deepseek-v4", f'{dsml.BEGIN_V4}{dsml.INVOKE}weather"><{dsml.DSML}parameter name="city" string="true">U'),
+        ("deepseek-v4.1", f'<{dsml.DSML} calls><{dsml.DSML} invoke name="weather">{{"city": "U'),
         ("hy3", "<tool_calls><tool_call>weather<tool_sep><arg_key>city</arg_key><arg_value>U"),
         ("internlm", '<|action_start|><|plugin|>{"name": "weather", "parameters": {"city": "U'),
         ("kimi-k2", f'{KIMI_CALLS}{KIMI_CALL}functions.weather:0{KIMI_ARGUMENTS}{{"city": "U'),

@@ -37,7 +37,16 @@ def test_tags_of_calls_in_free_text_begin_with_a_trigger_and_hold_the_schema_of_
 
 def test_text_with_a_pattern_cannot_be_enforced_where_texts_are_no_json() -> None:
     tool = Tool("a", {"type": "object", "properties": {"x": {"type": "string", "pattern": "b+"}}}, strict=True)
-    for name in ("qwen3-coder", "seed-oss", "glm", "hy3", "minimax-m2", "deepseek-v3.2", "deepseek-v4"):
+    for name in (
+        "qwen3-coder",
+        "seed-oss",
+        "glm",
+        "hy3",
+        "minimax-m2",
+        "deepseek-v3.2",
+        "deepseek-v4",
+        "deepseek-v4.1",
+    ):
         with pytest.raises(Unenforceable, match=r'tool a cannot be enforced: the schema of x, .*"pattern"'):
             FORMATS[name].text_and_calls([tool], several=True)
     with pytest.raises(Unenforceable, match=r'tool a cannot be enforced: its schema has pattern "b\+", which Gemma 4'):

@@ -1,4 +1,4 @@
-"""DeepSeek V3.2, V4: <｜DSML｜invoke name="..."><｜DSML｜parameter name="key" string="true">value..., in a section."""  # noqa: RUF002
+"""DeepSeek V3.2 to V4.1: <｜DSML｜invoke name="..."><｜DSML｜parameter name="key" string="true">value, in a section."""  # noqa: RUF002
 
 from collections.abc import Set
 from typing import Any
@@ -73,3 +73,14 @@ class DeepSeekV4(DeepSeekV32):
     section = f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>"
     triggers = section[:1]
     opening, closing = f"{section[0]}\n", section[1]
+
+
+class DeepSeekV41(DeepSeekV32):
+    """The calls of V4.1: a space is before all names of tags."""
+
+    name = "deepseek-v4.1"
+    section = f"<{_DSML} calls>", f"</{_DSML} calls>"
+    triggers = section[:1]
+    opening, closing = f"{section[0]}\n", section[1]
+    invoke = f'<{_DSML} invoke name="', f"</{_DSML} invoke>"
+    arguments = _Values("DeepSeek V4.1", (f'<{_DSML} parameter name="', '"'), ("", f"</{_DSML} parameter>"), between="")

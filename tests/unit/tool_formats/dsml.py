@@ -1,4 +1,4 @@
-"""Answers of DeepSeek V3.2 and V4, and the pieces that they are read as."""
+"""Answers of DeepSeek V3.2, V4 and V4.1, and the pieces that they are read as."""
 
 from inflight_gateway.pieces import Text
 from tests.unit.tool_formats.case import ULM, Case, calls, no_call
@@ -62,6 +62,12 @@ CASES: list[Case] = [
         "deepseek-v3.2",
         f'{BEGIN}\n{INVOKE}weather">\n{argument("days", JSON, "3")}{END}\n{BEGIN}{INVOKE}now">{INVOKE_END} So.',
         [*calls(("weather", '{"days": 3}'), ("now", "{}")), Text("So.")],
+    ),
+    (
+        "deepseek-v4.1",
+        f'I look.\n\n<{DSML} calls>\n<{DSML} invoke name="weather">\n<{DSML} parameter name="city" string="true">Ulm'
+        f"</{DSML} parameter>\n</{DSML} invoke>\n</{DSML} calls>",
+        [Text("I look."), *calls(("weather", '{"city": "Ulm"}'))],
     ),
     (
         "deepseek-v3.2",
