@@ -146,6 +146,7 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
     if structured is not None:
         request["structured_outputs"] = structured
         tool_format = None if tool_format is None else tool_format.of_enforced_answers()
+        thinking = None if thinking is None else thinking.of_enforced_answers()
     read_for = [one for one in (tool_format, thinks) if one is not None]
     if any(formats.are_special(one.markers) for one in read_for):
         request["skip_special_tokens"] = False

@@ -1,7 +1,7 @@
 """How models write what they think before they answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inflight_gateway import structural_tags
 from inflight_gateway.pieces import Thought
@@ -29,6 +29,8 @@ class ReasoningFormat:
     """The texts between which the answer stands after a thought, if there are any."""
     begun_with: str = ""
     """What a prompt may have after the beginning of a thought."""
+    also_read: tuple[str, ...] = ()
+    """Other words for the beginning and the end, which models write now and then."""
 
     def is_of(self, template: str) -> bool:
         """Whether models with this chat template think in this format."""
@@ -40,6 +42,10 @@ class ReasoningFormat:
     def markers(self) -> tuple[str, ...]:
         """What encloses a thought. These are special tokens in some models."""
         return (self.begin, self.end)
+
+    def of_enforced_answers(self) -> "ReasoningFormat":
+        """Return the format that reads answers which match a structural tag. Tags have no other words."""
+        return replace(self, also_read=())
 
     def is_open(self, prompt_end: str) -> bool:
         """Whether a prompt that ends so has begun the thought for the model."""
@@ -57,14 +63,16 @@ class ReasoningFormat:
         if not opened:
             source.keep()
             yield from source.skip_space()
-            opened = yield from source.accept(self.begin)
+            for begin in (self.begin, *self.also_read[:1]):
+                opened = opened or (yield from source.accept(begin))
             before = source.kept()
             if not opened:
                 source.put_back(before)
         if opened:
             yield from source.skip_space()
-            _, marker = yield from text_until(source, (self.end, *borders), emit, Thought)
-            if marker is not None and marker != self.end:
+            ends = (self.end, *self.also_read[1:])
+            _, marker = yield from text_until(source, (*ends, *borders), emit, Thought)
+            if marker is not None and marker not in ends:
                 source.put_back(marker)
             yield from source.skip_space()
         return opened
@@ -135,7 +143,12 @@ REASONING_FORMATS = {
             template_has=("[BEGIN FINAL RESPONSE]",),
             answer=("", "[END FINAL RESPONSE]"),
         ),
-        ReasoningFormat("granite3.2", "Here is my thought process:", "Here is my response:"),
+        ReasoningFormat(
+            "granite3.2",
+            "Here is my thought process:",
+            "Here is my response:",
+            also_read=("Here's my thought process:", "Here's my response:"),
+        ),
         # The templates of DeepSeek R1 of May 2025 and of LFM2.5 begin no thought. They only take those of earlier
         # answers away.
         ReasoningFormat(

@@ -122,6 +122,16 @@ _ANSWERS = [
         [Thought("So."), Text("It rains.")],
     ),
     ("apriel", "Here are my reasoning steps:\nSo. [BEGIN FINAL RESPONSE] It [END", [Thought("So."), Text("It [END")]),
+    (
+        "granite3.2",
+        "Here's my thought process:\nSo.\nHere's my response:\nIt rains.",
+        [Thought("So."), Text("It rains.")],
+    ),
+    (
+        "granite3.2",
+        "Here is my thought process:\nHere's it.\nHere's my response:\nIt rains.",
+        [Thought("Here's it."), Text("It rains.")],
+    ),
     ("granite3.2", "Here is my thought: it rains.", [Text("Here is my thought: it rains.")]),
     ("granite3.2", "\nHere is my thought process: So", [Thought("So")]),
     (
@@ -145,6 +155,13 @@ def test_an_answer_with_a_thought_is_read_alike_however_it_is_cut(name: str, tex
             reader = one.reader()
             fed = [piece for part in parts for piece in reader.feed(part)]
             assert merged([*fed, *reader.end()]) == expected
+
+
+def test_an_enforced_answer_begins_only_after_the_words_that_are_enforced() -> None:
+    thinking = REASONING_FORMATS["granite3.2"].of_enforced_answers()
+    text = "Here is my thought process: Here's my response: Here is my response: {}"
+    reader = ChatPlan({}, {}, None, thinking, opened=False, names={}).reader()
+    assert [*reader.feed(text), *reader.end()] == [Thought("Here's my response:"), Text("{}")]
 
 
 @pytest.mark.parametrize(
