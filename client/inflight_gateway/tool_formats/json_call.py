@@ -92,17 +92,18 @@ def read_arguments(source: Source, take: Callable[[str], object]) -> Reading[boo
 def read_calls(
     source: Source, emit: Callable[[Piece], object], opening: str, read_one: ReadCall = read_call
 ) -> Reading[bool]:
-    """Read a call or a list of calls, and the white space after it. Return whether it is one.
+    """Read calls, one after the other or in a list, and the white space after them. Return whether there is one.
 
     What is none is text, with `opening` before it where no call has been read.
     """
     unread = opening + (yield from source.space())
     if (yield from source.peek()) != "[":
-        if (text := (yield from read_one(source, emit))) is not None:
-            emit(Text(unread + text))
-            return False
-        yield from source.skip_space()
-        return True
+        while (text := (yield from read_one(source, emit))) is None:
+            unread = ""
+            if (yield from source.skip_space()) != "{":
+                return True
+        emit(Text(unread + text))
+        return not unread
     unread += source.take(1) + (yield from source.space())
     while (yield from source.skip_space()) == "{":
         if (text := (yield from read_one(source, emit))) is not None:

@@ -40,7 +40,7 @@ class Nemotron(MarkedList):
 
 
 class Jamba(Nemotron):
-    """<tool_calls>[...]</tool_calls>. Hunyuan A13B and Apriel write calls so, too."""
+    """<tool_calls>[...]</tool_calls>. Hunyuan A13B and Apriel write calls so, too, and MiniMax M1 without the list."""
 
     name = "jamba"
     markers = ("<tool_calls>", "</tool_calls>")

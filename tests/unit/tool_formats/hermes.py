@@ -4,6 +4,17 @@ from inflight_gateway.pieces import Text
 from tests.unit.tool_formats.case import ULM, Case, calls, no_call
 
 CASES: list[Case] = [
+    # Several calls between one pair of tags, each in a line.
+    (
+        "hermes",
+        '<tool_call>\n{"name": "now"}\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call> Done.',
+        [*calls(("now", "{}"), ("weather", '{"city": "Ulm"}')), Text("Done.")],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "now"} {"a": 1}</tool_call>',
+        [*calls(("now", "{}")), Text('{"a": 1}')],
+    ),
     no_call("hermes", "Write\n\n<tool_call>\n\nbefore a call and </tool_call> after it."),
     no_call("hermes", '<tool_call>\n{"name": 5}\n</tool_call>\n'),
     ("hermes", f'<tool_call>\n{{"name": "weather", "arguments": {ULM}}}\n</tool_call>', calls(("weather", ULM))),

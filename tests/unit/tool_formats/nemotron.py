@@ -4,6 +4,12 @@ from inflight_gateway.pieces import Text
 from tests.unit.tool_formats.case import ULM, Case, calls, no_call
 
 CASES: list[Case] = [
+    # MiniMax M1.
+    (
+        "jamba",
+        '<tool_calls>\n{"name": "weather", "arguments": {"days": 3}}\n{"name": "now", "arguments": {}}\n</tool_calls>',
+        calls(("weather", '{"days": 3}'), ("now", "{}")),
+    ),
     no_call("nemotron", "Write\n<TOOLCALL> or\n<TOOLCALL> [ and </TOOLCALL>."),
     no_call("nemotron", '<TOOLCALL>[{"city": "Ulm"}]</TOOLCALL>\n'),
     (
