@@ -18,6 +18,7 @@ _OF_TEMPLATES = (
     ("<|tool_call>", "gemma4"),
     ("<start_function_call>", "functiongemma"),
     ("<tool_sep>", "<arg_key>", "hy3"),
+    ("</arg_key><arg_value>", "glm-4.7"),
     ("<arg_key>", "glm"),
     ("<|tool_call_argument_begin|>", "kimi-k2"),
     *_OF_DEEPSEEK,

@@ -40,6 +40,7 @@ def formats(template: str | None, *variables: str, tools: str = "auto", reasonin
         ("<tool_calls>[]</tool_calls> [BEGIN FINAL RESPONSE]", ("tools",), "jamba", "apriel"),
         ("When using tools, make calls in a single JSON array: <|start_header_id|>", ("tools",), "xlam", None),
         ("<tool_call>{{ name }}<arg_key></think>", ("tools",), "glm", None),
+        ("<tool_call>{{ name }}<arg_key>{{ key }}</arg_key><arg_value></think>", ("tools",), "glm-4.7", None),
         ("<tool_calls><tool_call>{{ name }}<tool_sep><arg_key></think>", ("tools",), "hy3", None),
         ("system name=<|plugin|> {{ tools }}<|action_start|><|plugin|>", ("tools",), "internlm", None),
         ("<|tool_list_start|>", ("tools",), "lfm2", None),

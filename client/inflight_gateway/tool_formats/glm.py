@@ -1,6 +1,7 @@
-"""GLM 4.5 and later: <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value>...</tool_call>."""
+"""GLM 4.5 to 5: <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value>...</tool_call>."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from inflight_gateway.pieces import Arguments, Text
 from inflight_gateway.reader import Emit, text_until
@@ -15,7 +16,6 @@ from inflight_gateway.tool_formats.tool_format import ToolFormat
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _KEY, _KEY_END = "<arg_key>", "</arg_key>"
 _VALUE, _VALUE_END = "<arg_value>", "</arg_value>"
-_ARGUMENTS = KeyedValues("GLM", (_KEY, _KEY_END), (_VALUE, _VALUE_END))
 
 _INSTRUCTIONS = """# Tools
 
@@ -27,10 +27,8 @@ You may call these functions:
 
 Write each call in this way:
 
-<tool_call>NAME
-<arg_key>KEY</arg_key>
-<arg_value>VALUE</arg_value>
-</tool_call>"""
+{example}"""
+_EXAMPLE = WrittenCall("NAME", {"KEY": "VALUE"})
 
 
 class GLM(ToolFormat):
@@ -40,11 +38,12 @@ class GLM(ToolFormat):
     markers = (_OPEN, _CLOSE, _KEY, _KEY_END, _VALUE, _VALUE_END)
     triggers = (_OPEN,)
     separator = "\n"
+    arguments: ClassVar[KeyedValues] = KeyedValues("GLM", (_KEY, _KEY_END), (_VALUE, _VALUE_END))
 
     def tag(self, tool: Tool, *, enforced: bool) -> Tag:
         """See `ToolFormat`. Raises Unenforceable for a schema of text that is more than a choice of texts."""
-        arguments = _ARGUMENTS.tag(tool) if enforced or tool.strict else _ARGUMENTS.any_tag
-        return tag(f"{_OPEN}{tool.name}\n", arguments, _CLOSE)
+        arguments = self.arguments.tag(tool) if enforced or tool.strict else self.arguments.any_tag
+        return tag(f"{_OPEN}{tool.name}{self.separator}", arguments, _CLOSE)
 
     def read(self, source: Source, emit: Emit, tools: Mapping[str, Tool]) -> Reading[None]:
         """See `ToolFormat`."""
@@ -58,15 +57,25 @@ class GLM(ToolFormat):
             else:
                 name, end = found
                 source.put_back(end)
-                closing = yield from _ARGUMENTS.read(source, emit, name, tools)
+                closing = yield from self.arguments.read(source, emit, name, tools)
                 if (yield from source.accept(_CLOSE)):
                     emit(Arguments(closing))
                 yield from source.skip_space()
 
     def instructions(self, tools: Sequence[Tool]) -> str:
         """See `ToolFormat`."""
-        return _INSTRUCTIONS.format(tools=json_text.lines_of(tool.shown() for tool in tools))
+        shown = json_text.lines_of(tool.shown() for tool in tools)
+        return _INSTRUCTIONS.format(tools=shown, example=self.written([_EXAMPLE]))
 
     def written(self, calls: Sequence[WrittenCall]) -> str:
         """See `ToolFormat`."""
-        return "\n".join(f"{_OPEN}{call.name}\n{_ARGUMENTS.written(call)}{_CLOSE}" for call in calls)
+        written = (f"{_OPEN}{call.name}{self.separator}{self.arguments.written(call)}{_CLOSE}" for call in calls)
+        return self.separator.join(written)
+
+
+class GLM47(GLM):
+    """The calls of GLM 4.7 and later: the same without line breaks. Answers are read alike."""
+
+    name = "glm-4.7"
+    separator = ""
+    arguments = KeyedValues("GLM", (_KEY, _KEY_END), (_VALUE, _VALUE_END), between="", after="")

@@ -23,7 +23,7 @@ from inflight_gateway.tool_formats.tool import Tool, WrittenCall
 
 @dataclass(frozen=True)
 class KeyedValues:
-    """How a format writes arguments. Each argument begins a line."""
+    """How a format writes arguments."""
 
     models: str
     """Whose format it is, for errors."""
@@ -33,6 +33,8 @@ class KeyedValues:
     """What stands before and after a value. If nothing stands before it, the value has its lines for itself."""
     between: str = "\n"
     """What stands between a key and its value. If it is nothing, they share a line."""
+    after: str = "\n"
+    """What stands after an argument."""
 
     @property
     def _padding(self) -> str:
@@ -105,4 +107,4 @@ class KeyedValues:
         return f"{self.key[0]}{key}{self.key[1]}{self.between}{self.value[0]}"
 
     def _after(self) -> str:
-        return f"{self._padding}{self.value[1]}\n"
+        return f"{self._padding}{self.value[1]}{self.after}"

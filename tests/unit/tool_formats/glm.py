@@ -13,6 +13,12 @@ CASES: list[Case] = [
     ),
     # GLM 4.7 writes no line breaks.
     (
+        "glm-4.7",
+        "I look.<tool_call>weather<arg_key>city</arg_key><arg_value>Neu\nUlm</arg_value><arg_key>days</arg_key>"
+        "<arg_value>3</arg_value></tool_call><tool_call>now</tool_call>",
+        [Text("I look."), *calls(("weather", '{"city": "Neu\\nUlm", "days": 3}'), ("now", "{}"))],
+    ),
+    (
         "glm",
         '<tool_call>weather<arg_key>where</arg_key><arg_value>{"x": 1}</arg_value></tool_call>',
         calls(("weather", '{"where": {"x": 1}}')),
