@@ -11,6 +11,7 @@ AUTO, NONE = "auto", "none"
 
 # Their own templates write calls, but know no tools. Those of other authors know both.
 _OF_DEEPSEEK = (("<｜tool▁sep｜>", "```json", "deepseek-v3"), ("<｜tool▁sep｜>", "deepseek-v3.1"))  # noqa: RUF001
+_OF_GLM4 = ("[gMASK]<sop>", "metadata", "glm4")
 # Texts that chat templates write in or around calls, and the format that does so. The first whose texts are all found
 # counts.
 _OF_TEMPLATES = (
@@ -20,6 +21,7 @@ _OF_TEMPLATES = (
     ("<tool_sep>", "<arg_key>", "hy3"),
     ("</arg_key><arg_value>", "glm-4.7"),
     ("<arg_key>", "glm"),
+    _OF_GLM4,
     ("<|tool_call_argument_begin|>", "kimi-k2"),
     *_OF_DEEPSEEK,
     ("｜DSML｜", "function_calls", "deepseek-v3.2"),  # noqa: RUF001
@@ -54,6 +56,7 @@ _UNKNOWN = ("]<]minimax[>[",)
 # What is in templates that know no tools, and the format that their models have learned all the same.
 _OF_MODELS = (
     *_OF_DEEPSEEK,
+    _OF_GLM4,
     *(("named SmolLM", "smollm2"), ("<|start_header_id|>", "llama3"), ("[INST]", "mistral"), ("", "hermes")),
 )
 # The same for special tokens, if the templates have nothing of the format in them.

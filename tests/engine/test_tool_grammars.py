@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from inflight.guided_decoding.grammars import Grammars
 from inflight.structured_outputs import StructuredOutputs
-from inflight_gateway.pieces import Call, merged
+from inflight_gateway.pieces import Call, Text, merged
 from inflight_gateway.reader import Reader
 from inflight_gateway.reasoning import REASONING_FORMATS
 from inflight_gateway.structural_tags import json_value, whole
@@ -85,8 +85,8 @@ def test_calls_are_enforced(accepts: Accepts, name: str, several: bool) -> None:
         assert not accepts(calls, other)
 
 
-# In lists without markers, only the name of a tool tells a call from a text; see below.
-@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"harmony", "pythonic", "xlam"}))
+# Without markers, only the name of a tool tells a call from a text; see below.
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"glm4", "harmony", "pythonic", "xlam"}))
 @pytest.mark.parametrize("several", [True, False])
 def test_calls_within_text_are_enforced_from_their_first_word_on(accepts: Accepts, name: str, several: bool) -> None:
     free = FORMATS[name].text_and_calls(TOOLS, several=several)
@@ -310,6 +310,26 @@ def test_calls_of_xlam_within_text_are_enforced_from_the_name_of_a_tool_on(accep
     for two in (f"{weather} {weather}", f"{now[:-1]}, {weather[1:]}"):
         assert accepts(free, two) == several
         assert not accepts(free, two.replace("days", "nights"))
+
+
+@pytest.mark.parametrize("are_control_tokens", [True, False])
+@pytest.mark.parametrize("several", [True, False])
+def test_answers_of_glm_4_are_calls_or_a_text_after_a_line_break(
+    accepts: Accepts, several: bool, are_control_tokens: bool
+) -> None:
+    form = FORMATS["glm4"]
+    if are_control_tokens:
+        accepts = acceptor_with_control_tokens(form.markers, ["<|observation|>"])
+    free = form.text_and_calls(TOOLS, several=several)
+    weather = call("glm4")
+    assert weather == 'weather\n{"city": "Ulm", "days": 3}'
+    for text in ("", "\nText.", "\nThe weather\n{} is not called so.", weather, "now\n{}"):
+        assert accepts(free, text)
+    for text in ("Text.", "rain\n{}", weather.replace("city", "town"), "weather\n{}", f"{weather} Done."):
+        assert not accepts(free, text)
+    assert accepts(free, f"{weather}<|assistant|>now\n{{}}") == several
+    reader = Reader(partial(form.of_enforced_answers().read, tools={tool.name: tool for tool in TOOLS}))
+    assert merged([*reader.feed("\nText.\nweather\n{}"), *reader.end()]) == [Text("\nText.\nweather\n{}")]
 
 
 def test_calls_of_olmo_3_have_the_constants_of_json(accepts: Accepts) -> None:

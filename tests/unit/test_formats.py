@@ -41,6 +41,8 @@ def formats(template: str | None, *variables: str, tools: str = "auto", reasonin
         ("When using tools, make calls in a single JSON array: <|start_header_id|>", ("tools",), "xlam", None),
         ("<tool_call>{{ name }}<arg_key></think>", ("tools",), "glm", None),
         ("<tool_call>{{ name }}<arg_key>{{ key }}</arg_key><arg_value></think>", ("tools",), "glm-4.7", None),
+        ("[gMASK]<sop>{{ message.get('metadata') }}<|observation|>", ("tools",), "glm4", None),
+        ("[gMASK]<sop>{{ item['tools'] }}{{ item['metadata'] }}", ("messages",), "glm4", None),
         ("<tool_calls><tool_call>{{ name }}<tool_sep><arg_key></think>", ("tools",), "hy3", None),
         ("system name=<|plugin|> {{ tools }}<|action_start|><|plugin|>", ("tools",), "internlm", None),
         ("<|tool_list_start|>", ("tools",), "lfm2", None),
@@ -211,6 +213,7 @@ def test_messages_say_what_a_template_does_not_know() -> None:
             '<|tool_call|>[{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]<|/tool_call|>',
         ),
         ("List of tools: <|tool_list_start|>[", "tool", "<|tool_call_start|>[now(), now()]<|tool_call_end|>"),
+        ("[gMASK]<sop>{{ metadata }}", "observation", "now\n{}\nnow\n{}"),
         (
             "<|action_start|><|plugin|>",
             "environment",

@@ -106,6 +106,8 @@ def test_enforced_calls_of_xlam_are_only_those_which_the_grammar_enforces(text: 
             f'{dsml.BEGIN}{dsml.INVOKE}a">',
             "<tool_calls><tool_call>a<tool_sep>",
             '<|action_start|><|plugin|>{"name": "',
+            "now\n{",
+            "now\n",
         ),
         *(DEEPSEEK_CALLS, DEEPSEEK_CALL, f"{DEEPSEEK_CALL}function{DEEPSEEK_SEP}a", f"{KIMI_CALLS}{KIMI_CALL}a"),
     ],
@@ -163,6 +165,7 @@ _PARTS += [
 _PARTS += [f"</{dsml.DSML}parameter>", dsml.INVOKE_END, dsml.END, dsml.END_V4]
 _PARTS += ["<tool_calls>", "now<tool_sep>", "</tool_calls>"]
 _PARTS += ["<|action_start|>", "<|plugin|>", "<|action_end|>"]
+_PARTS += ["<|assistant|>", "now\n", "\nweather\n{"]
 _PARTS += ["```", "json", KIMI_CALLS, f"{KIMI_CALL}functions.", "now:0", KIMI_ARGUMENTS, KIMI_END, KIMI_CALLS_END]
 _PARTS += [
     "<seed:tool_call>",
@@ -208,6 +211,7 @@ _VALUES = st.recursive(_LEAVES, lambda one: st.lists(one, max_size=3) | st.dicti
             "apertus",
             "cohere",
             "functools",
+            "glm4",
             "granite3",
             "internlm",
             "jamba",
@@ -254,6 +258,7 @@ def test_written_arguments_are_read_back_whatever_they_are(name: str, arguments:
         ("deepseek-v3.2", f'{dsml.BEGIN}{dsml.INVOKE}weather"><{dsml.DSML}parameter name="city" string="true">U'),
         ("deepseek-v4", f'{dsml.BEGIN_V4}{dsml.INVOKE}weather"><{dsml.DSML}parameter name="city" string="true">U'),
         ("deepseek-v4.1", f'<{dsml.DSML} calls><{dsml.DSML} invoke name="weather">{{"city": "U'),
+        ("glm4", 'weather\n{"city": "U'),
         ("hy3", "<tool_calls><tool_call>weather<tool_sep><arg_key>city</arg_key><arg_value>U"),
         ("internlm", '<|action_start|><|plugin|>{"name": "weather", "parameters": {"city": "U'),
         ("kimi-k2", f'{KIMI_CALLS}{KIMI_CALL}functions.weather:0{KIMI_ARGUMENTS}{{"city": "U'),

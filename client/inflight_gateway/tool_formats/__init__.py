@@ -6,6 +6,7 @@ from inflight_gateway.tool_formats.deepseek import DeepSeekV3, DeepSeekV31
 from inflight_gateway.tool_formats.dsml import DeepSeekV4, DeepSeekV32, DeepSeekV41
 from inflight_gateway.tool_formats.gemma import FunctionGemma, Gemma4
 from inflight_gateway.tool_formats.glm import GLM, GLM47
+from inflight_gateway.tool_formats.glm4 import GLM4
 from inflight_gateway.tool_formats.granite3 import Granite3
 from inflight_gateway.tool_formats.harmony import Harmony
 from inflight_gateway.tool_formats.hermes import Hermes
@@ -30,9 +31,9 @@ from inflight_gateway.tool_formats.xlam import XLAM
 
 _ALL = (
     *(Apertus(), Cohere(), DeepSeekV3(), DeepSeekV31(), DeepSeekV32(), DeepSeekV4(), DeepSeekV41(), FunctionGemma()),
-    *(Functools(), Gemma4(), GLM(), GLM47(), Granite3(), Harmony(), Hermes(), Hy3(), InternLM(), Jamba(), KimiK2()),
-    *(LFM2(), Llama3(), Llama3Functions(), MiniMaxM2(), Mistral(), NewerMistral(), Nemotron(), OLMo3(), Phi4Mini()),
-    *(Pythonic(), Qwen3Coder(), SeedOSS(), SmolLM2(), XLAM()),
+    *(Functools(), Gemma4(), GLM(), GLM4(), GLM47(), Granite3(), Harmony(), Hermes(), Hy3(), InternLM(), Jamba()),
+    *(KimiK2(), LFM2(), Llama3(), Llama3Functions(), MiniMaxM2(), Mistral(), NewerMistral(), Nemotron(), OLMo3()),
+    *(Phi4Mini(), Pythonic(), Qwen3Coder(), SeedOSS(), SmolLM2(), XLAM()),
 )
 FORMATS: dict[str, ToolFormat] = {one.name: one for one in _ALL}
 """All formats by name."""

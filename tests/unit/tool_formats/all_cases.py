@@ -7,6 +7,7 @@ from tests.unit.tool_formats import (
     dsml,
     gemma,
     glm,
+    glm4,
     granite3,
     harmony,
     hermes,
@@ -29,7 +30,7 @@ from tests.unit.tool_formats import (
 from tests.unit.tool_formats.case import Case
 
 _FAMILIES = (
-    *(apertus, cohere, deepseek, dsml, gemma, glm, granite3, harmony, hermes, hy3, internlm, kimi_k2),
+    *(apertus, cohere, deepseek, dsml, gemma, glm, glm4, granite3, harmony, hermes, hy3, internlm, kimi_k2),
     *(lfm2, llama3, llama3_functions, minimax_m2, mistral, nemotron, olmo3, phi4_mini, pythonic, qwen3_coder, smollm2),
     xlam,
 )
