@@ -29,6 +29,7 @@ _OF_TEMPLATES = (
     ("｜DSML｜", " calls>", "deepseek-v4.1"),  # noqa: RUF001
     ("<minimax:tool_call>", "minimax-m2"),
     ("<|action_start|>", "<|plugin|>", "internlm"),
+    ("<|tool_call_start|>", "```python", "minicpm3"),
     ("<|tool_list_start|>", "lfm2"),
     ("<function_calls>", "olmo3"),
     ("<|START_ACTION|>", "cohere"),

@@ -154,6 +154,7 @@ REASONING_FORMATS = {
         ReasoningFormat(
             "think", "<think>", "</think>", template_has=("<think>", "split('</think>')", 'split("</think>")')
         ),
+        ReasoningFormat("minicpm3", "<|thought_start|>", "<|thought_end|>"),
         ReasoningFormat("minimax-m3", "<mm:think>", "</mm:think>"),
         ReasoningFormat("mistral", "[THINK]", "[/THINK]"),
         ReasoningFormat("gemma4", "<|channel>thought", "<channel|>", template_has=("<|channel>",)),

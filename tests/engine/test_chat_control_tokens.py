@@ -265,9 +265,9 @@ def test_thoughts_in_earlier_answers_are_written_as_the_template_would(
     assert found == tokenizer.apply_chat_template(messages, return_dict=False)
 
 
-@pytest.mark.parametrize("name", ["thinking", "tool_plan"])
+@pytest.mark.parametrize("name", ["thinking", "thought", "tool_plan"])
 def test_thoughts_have_the_name_that_the_template_knows(tokenizer: Any, name: str) -> None:
-    """gpt-oss calls them `thinking`, and Command R7B `tool_plan`."""
+    """gpt-oss calls them `thinking`, MiniCPM 3 `thought`, and Command R7B `tool_plan`."""
     tokenizer.chat_template = (
         f"{{% for message in messages %}}[{{{{ message.{name} }}}}]{{{{ message.content }}}}{{% endfor %}}"
     )

@@ -43,6 +43,7 @@ def formats(template: str | None, *variables: str, tools: str = "auto", reasonin
         ("<tool_call>{{ name }}<arg_key>{{ key }}</arg_key><arg_value></think>", ("tools",), "glm-4.7", None),
         ("[gMASK]<sop>{{ message.get('metadata') }}<|observation|>", ("tools",), "glm4", None),
         ("[gMASK]<sop>{{ item['tools'] }}{{ item['metadata'] }}", ("messages",), "glm4", None),
+        ("<|thought_start|><|tool_call_start|>\n```python\nfunc1()\n```", ("tools",), "minicpm3", "minicpm3"),
         ("<tool_calls><tool_call>{{ name }}<tool_sep><arg_key></think>", ("tools",), "hy3", None),
         ("system name=<|plugin|> {{ tools }}<|action_start|><|plugin|>", ("tools",), "internlm", None),
         ("<|tool_list_start|>", ("tools",), "lfm2", None),

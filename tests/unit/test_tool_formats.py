@@ -106,6 +106,7 @@ def test_enforced_calls_of_xlam_are_only_those_which_the_grammar_enforces(text: 
             f'{dsml.BEGIN}{dsml.INVOKE}a">',
             "<tool_calls><tool_call>a<tool_sep>",
             '<|action_start|><|plugin|>{"name": "',
+            '<|tool_call_start|>\n```python\nnow("',
             "now\n{",
             "now\n",
         ),
@@ -166,6 +167,7 @@ _PARTS += [f"</{dsml.DSML}parameter>", dsml.INVOKE_END, dsml.END, dsml.END_V4]
 _PARTS += ["<tool_calls>", "now<tool_sep>", "</tool_calls>"]
 _PARTS += ["<|action_start|>", "<|plugin|>", "<|action_end|>"]
 _PARTS += ["<|assistant|>", "now\n", "\nweather\n{"]
+_PARTS += ["<|tool_call_start|>\n```python\n", "```python"]
 _PARTS += ["```", "json", KIMI_CALLS, f"{KIMI_CALL}functions.", "now:0", KIMI_ARGUMENTS, KIMI_END, KIMI_CALLS_END]
 _PARTS += [
     "<seed:tool_call>",
@@ -217,6 +219,7 @@ _VALUES = st.recursive(_LEAVES, lambda one: st.lists(one, max_size=3) | st.dicti
             "jamba",
             "lfm2",
             "llama3-functions",
+            "minicpm3",
             "nemotron",
             "olmo3",
             "phi4-mini",

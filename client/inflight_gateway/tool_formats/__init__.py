@@ -16,6 +16,7 @@ from inflight_gateway.tool_formats.kimi_k2 import KimiK2
 from inflight_gateway.tool_formats.lfm2 import LFM2
 from inflight_gateway.tool_formats.llama3 import Llama3
 from inflight_gateway.tool_formats.llama3_functions import Llama3Functions
+from inflight_gateway.tool_formats.minicpm3 import MiniCPM3
 from inflight_gateway.tool_formats.minimax_m2 import MiniMaxM2
 from inflight_gateway.tool_formats.mistral import Mistral, NewerMistral
 from inflight_gateway.tool_formats.nemotron import Jamba, Nemotron
@@ -32,8 +33,8 @@ from inflight_gateway.tool_formats.xlam import XLAM
 _ALL = (
     *(Apertus(), Cohere(), DeepSeekV3(), DeepSeekV31(), DeepSeekV32(), DeepSeekV4(), DeepSeekV41(), FunctionGemma()),
     *(Functools(), Gemma4(), GLM(), GLM4(), GLM47(), Granite3(), Harmony(), Hermes(), Hy3(), InternLM(), Jamba()),
-    *(KimiK2(), LFM2(), Llama3(), Llama3Functions(), MiniMaxM2(), Mistral(), NewerMistral(), Nemotron(), OLMo3()),
-    *(Phi4Mini(), Pythonic(), Qwen3Coder(), SeedOSS(), SmolLM2(), XLAM()),
+    *(KimiK2(), LFM2(), Llama3(), Llama3Functions(), MiniCPM3(), MiniMaxM2(), Mistral(), NewerMistral(), Nemotron()),
+    *(OLMo3(), Phi4Mini(), Pythonic(), Qwen3Coder(), SeedOSS(), SmolLM2(), XLAM()),
 )
 FORMATS: dict[str, ToolFormat] = {one.name: one for one in _ALL}
 """All formats by name."""

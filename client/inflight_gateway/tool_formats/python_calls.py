@@ -44,15 +44,15 @@ def written_call(call: WrittenCall, written_value: Callable[[object], str]) -> s
     return f"{call.name}({', '.join(f'{key}={written_value(value)}' for key, value in arguments.items())})"
 
 
-def read_between(source: Source, emit: Emit, opening: str, closing: str) -> Reading[None]:
-    """Read an answer in which calls stand between two texts, as a list or without its brackets."""
+def read_between(source: Source, emit: Emit, opening: str, closing: str, *, before: str = "[") -> Reading[None]:
+    """Read an answer in which calls stand between two texts. `before`: what may be before the first call."""
     while True:
         space, marker = yield from text_until(source, (opening,), emit)
         if marker is None:
             return
         unread = space + opening + (yield from source.space())
-        if (yield from source.accept("[")):
-            unread += "[" + (yield from source.space())
+        if (yield from source.accept(before)):
+            unread += before + (yield from source.space())
         if not (yield from read_calls(source, emit)):
             emit(Text(unread))
             continue

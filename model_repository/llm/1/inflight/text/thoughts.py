@@ -6,15 +6,15 @@ from typing import Any
 
 _BEGIN, _END = "<think>", "</think>"
 _SPLITS = re.compile(r"""split\(\s*['"]</think>['"]\s*\)""")
-_OTHER_NAME = re.compile(r"\bmessage\.(thinking|tool_plan)\b")
+_OTHER_NAME = re.compile(r"\bmessage\.(thinking|thought|tool_plan)\b")
 
 
 def with_thoughts_apart(messages: Sequence[dict[str, Any]], template: str) -> list[dict[str, Any]]:
     """Return messages with the thoughts of the assistant where the template looks for them.
 
     Templates such as Qwen 3's take them out of the text, and the line breaks around them. They could not find these
-    beside the marks that keep the text of messages from becoming control tokens. Those of gpt-oss and Command have
-    another name for `reasoning_content`.
+    beside the marks that keep the text of messages from becoming control tokens. Those of gpt-oss, Command and
+    MiniCPM 3 have another name for `reasoning_content`.
     """
     if "reasoning_content" not in template:
         name = _OTHER_NAME.search(template)
