@@ -64,31 +64,31 @@ def test_what_is_not_cut_off_follows_the_constraint(
     assert {output.finish_reason for output in outputs} <= {"stop", "length"}
 
 
-def test_the_same_seed_gives_the_same_tokens_whatever_else_runs(texts: Engine) -> None:
-    (alone,) = texts.generate(PROMPT, guided())
+def test_the_same_seed_gives_the_same_tokens_whatever_else_runs(shallow: Engine) -> None:
+    (alone,) = shallow.generate(PROMPT, guided())
     free = SamplingParams(max_tokens=40, temperature=1, seed=3, ignore_eos=True)
-    (undisturbed,) = texts.generate("Once upon a time", free)
+    (undisturbed,) = shallow.generate("Once upon a time", free)
     among = [guided(), free, guided(regex="[a-z ]{30,50}"), greedy(40), guided()]
-    outputs = texts.generate([PROMPT, "Once upon a time", PROMPT, PROMPT, PROMPT], among)
+    outputs = shallow.generate([PROMPT, "Once upon a time", PROMPT, PROMPT, PROMPT], among)
     assert tokens([outputs[0], outputs[4]]) == [alone.token_ids] * 2
     assert outputs[1].token_ids == undisturbed.token_ids
 
 
-def test_a_scarce_cache_and_a_small_budget_change_nothing(texts: Engine) -> None:
+def test_a_scarce_cache_and_a_small_budget_change_nothing(shallow: Engine) -> None:
     params = [replace(guided(), seed=i) for i in range(6)]
-    expected = tokens(texts.generate([PROMPT] * 6, params))
-    scarce = Engine(replace(texts.config, kv_cache_tokens=160, max_num_batched_tokens=12), texts.model)
+    expected = tokens(shallow.generate([PROMPT] * 6, params))
+    scarce = Engine(replace(shallow.config, kv_cache_tokens=160, max_num_batched_tokens=12), shallow.model)
     assert tokens(scarce.generate([PROMPT] * 6, params)) == expected
     assert scarce.stats().preemptions > 0
     assert scarce.stats().forced_tokens > 0
 
 
-def test_forced_tokens_are_the_same_where_log_probabilities_need_a_step_for_each(texts: Engine) -> None:
-    before = texts.stats()
-    (fast,) = texts.generate(PROMPT, guided())
-    between = texts.stats()
-    (slow,) = texts.generate(PROMPT, replace(guided(), logprobs=1))
-    after = texts.stats()
+def test_forced_tokens_are_the_same_where_log_probabilities_need_a_step_for_each(shallow: Engine) -> None:
+    before = shallow.stats()
+    (fast,) = shallow.generate(PROMPT, guided())
+    between = shallow.stats()
+    (slow,) = shallow.generate(PROMPT, replace(guided(), logprobs=1))
+    after = shallow.stats()
     assert slow.token_ids == fast.token_ids
     assert slow.logprobs is not None
     assert len(slow.logprobs) == len(slow.token_ids)
@@ -98,8 +98,8 @@ def test_forced_tokens_are_the_same_where_log_probabilities_need_a_step_for_each
     assert between.steps - before.steps == len(fast.token_ids) - (between.forced_tokens - before.forced_tokens)
 
 
-def test_a_grammar_that_ends_ends_the_output_with_its_last_token(texts: Engine) -> None:
-    (output,) = texts.generate(
+def test_a_grammar_that_ends_ends_the_output_with_its_last_token(shallow: Engine) -> None:
+    (output,) = shallow.generate(
         "Water is", SamplingParams(max_tokens=9, structured_outputs=StructuredOutputs(regex="wet!"))
     )
     assert (output.text, output.finish_reason) == ("wet!", "stop")
@@ -116,10 +116,10 @@ def test_a_grammar_that_ends_ends_the_output_with_its_last_token(texts: Engine) 
         ({"max_tokens": 1, "min_tokens": 1}, None),
     ],
 )
-def test_beside_other_parameters(texts: Engine, others: dict[str, Any], text: str | None) -> None:
+def test_beside_other_parameters(shallow: Engine, others: dict[str, Any], text: str | None) -> None:
     params = {"max_tokens": 9, "temperature": 0.0, "structured_outputs": StructuredOutputs(choice=["yes", "yes sir"])}
-    request = texts.submit("Yes or no? Answer:", SamplingParams(**{**params, **others}))
-    output = drain(texts)[request]
+    request = shallow.submit("Yes or no? Answer:", SamplingParams(**{**params, **others}))
+    output = drain(shallow)[request]
     if text is not None:
         assert output.text.startswith(text)
         assert output.finish_reason == "stop"
@@ -127,9 +127,9 @@ def test_beside_other_parameters(texts: Engine, others: dict[str, Any], text: st
         assert output.finish_reason in ("invalid", "length")
 
 
-def test_no_token_is_left_if_bad_words_forbid_all_that_the_grammar_allows(texts: Engine) -> None:
+def test_no_token_is_left_if_bad_words_forbid_all_that_the_grammar_allows(shallow: Engine) -> None:
     params = SamplingParams(max_tokens=4, bad_words=("a", "b"), structured_outputs=StructuredOutputs(regex="[ab]"))
-    output = drain_one(texts, params)
+    output = drain_one(shallow, params)
     assert output.finish_reason == "invalid"
     assert "all tokens are forbidden by what the request asks for" in (output.error or "")
 
@@ -139,10 +139,10 @@ def drain_one(engine: Engine, params: SamplingParams) -> RequestOutput:
     return drain(engine)[request]
 
 
-def test_a_refused_constraint_costs_nothing(texts: Engine) -> None:
+def test_a_refused_constraint_costs_nothing(shallow: Engine) -> None:
     with pytest.raises(InvalidRequest, match="json cannot be enforced"):
-        texts.submit(PROMPT, guided(json={"uniqueItems": True}))
-    assert not texts.has_work
+        shallow.submit(PROMPT, guided(json={"uniqueItems": True}))
+    assert not shallow.has_work
 
 
 @pytest.mark.usefixtures("cpu_kernels")
@@ -182,9 +182,9 @@ def test_masks_that_do_not_fit_are_an_error(way: ModuleType, masks: TokenMasks) 
         way.sample(torch.zeros((2, 40)), batch_with([0.1, 0.2]), masks)
 
 
-def test_the_trace_tells_what_a_grammar_costs(texts: Engine, tmp_path: Path) -> None:
+def test_the_trace_tells_what_a_grammar_costs(shallow: Engine, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    traced = Engine(replace(texts.config, trace_file=str(path)), texts.model)
+    traced = Engine(replace(shallow.config, trace_file=str(path)), shallow.model)
     output = traced.generate([PROMPT], guided())[0]
     (request,) = read_trace(path).requests.values()
     forced = traced.stats().forced_tokens

@@ -113,16 +113,16 @@ PARAMS = [any_params(number, guided=True) for number in range(len(PROMPTS))]
 
 
 @pytest.fixture(scope="module")
-def without_drafts(texts: Engine) -> list[RequestOutput]:
-    return texts.generate(PROMPTS, PARAMS)
+def without_drafts(shallow: Engine) -> list[RequestOutput]:
+    return shallow.generate(PROMPTS, PARAMS)
 
 
 @pytest.mark.parametrize("drafts", DRAFTS)
 def test_outputs_of_texts_are_those_without_drafts(
-    texts: Engine, without_drafts: list[RequestOutput], drafts: str
+    shallow: Engine, without_drafts: list[RequestOutput], drafts: str
 ) -> None:
     """In float32, rows of several tokens round differently, so that log-probabilities are equal up to rounding."""
-    engine = drafting(texts, DRAFTS[drafts])
+    engine = drafting(shallow, DRAFTS[drafts])
     for found, wanted in zip(engine.generate(PROMPTS, PARAMS), without_drafts, strict=True):
         assert (found.token_ids, found.text, found.finish_reason) == (
             wanted.token_ids,
@@ -137,14 +137,14 @@ def test_outputs_of_texts_are_those_without_drafts(
         assert 0 < stats.accepted_draft_tokens < stats.draft_tokens
 
 
-def test_with_the_kernels_of_the_processor_all_is_the_same_bit_by_bit(fast: Engine) -> None:
+def test_with_the_kernels_of_the_processor_all_is_the_same_bit_by_bit(shallow_fast: Engine) -> None:
     params = [any_params(100 + number, guided=True) for number in range(len(PROMPTS))]
-    expected = seen(fast.generate(PROMPTS, params))
+    expected = seen(shallow_fast.generate(PROMPTS, params))
     for config in (DRAFTS["long"], DRAFTS["suffix"]):
-        engine = drafting(fast, config)
+        engine = drafting(shallow_fast, config)
         assert seen(engine.generate(PROMPTS, params)) == expected
         assert engine.stats().accepted_draft_tokens > 0
-    scarce = drafting(fast, DRAFTS["long"], kv_cache_tokens=144, max_num_batched_tokens=48)
+    scarce = drafting(shallow_fast, DRAFTS["long"], kv_cache_tokens=112, max_num_batched_tokens=48)
     assert seen(scarce.generate(PROMPTS, params)) == expected
     assert scarce.stats().preemptions > 0
 
@@ -218,15 +218,15 @@ def test_not_a_number_behind_a_wrong_draft_is_not_read(tiny: Tiny) -> None:
     assert (found.token_ids, found.finish_reason) == (expected.token_ids, expected.finish_reason)
 
 
-def test_a_draft_beside_a_token_that_is_forced_and_forbidden_costs_nothing(texts: Engine) -> None:
+def test_a_draft_beside_a_token_that_is_forced_and_forbidden_costs_nothing(shallow: Engine) -> None:
     """A forced token is not sampled. Behind a draft it is, and then bad words leave none; the draft is right."""
-    assert texts.encoder is not None
-    (a,), drafts = texts.encoder.encode("a"), DRAFTS["short"]
+    assert shallow.encoder is not None
+    (a,), drafts = shallow.encoder.encode("a"), DRAFTS["short"]
     constraint = StructuredOutputs(regex="([ab]1){20}")
     params = greedy(60, logit_bias={a: 100}, structured_outputs=constraint, bad_words=("1",))
-    (expected,) = texts.generate(["A word: "], params)
+    (expected,) = shallow.generate(["A word: "], params)
     assert expected.text == "a1" * 20
-    engine = drafting(texts, drafts)
+    engine = drafting(shallow, drafts)
     (output,) = engine.generate(["A word: "], params)
     assert output.token_ids == expected.token_ids
     assert output.num_accepted > 0
