@@ -24,7 +24,9 @@ Ask = Callable[..., Any]
 
 
 def start(folder: Path, parameters: dict[str, str], *arguments: str) -> AbstractContextManager[TritonServer]:
-    repository = render_repository(folder / "models", parameters={"model": str(default_model()), **parameters})
+    # Room for the plugs. By default the cache takes a fifth of the memory, whose pages take seconds to allocate.
+    parameters = {"model": str(default_model()), "kv_cache_tokens": "8192", **parameters}
+    repository = render_repository(folder / "models", parameters=parameters)
     return running_server(repository, ["llm"], arguments)
 
 
