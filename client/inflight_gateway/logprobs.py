@@ -58,6 +58,18 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], count: int) -> ChatLogprobs:
     return {"content": [_chosen(entry, count) for entry in entries]}
 
 
+def response_logprobs(entries: Sequence[TokenLogprobs], count: int) -> list[ChosenToken]:
+    """Return what `chat_logprobs` does in the format of responses, where bytes are never null."""
+    return [
+        {**_listed(chosen), "top_logprobs": [_listed(token) for token in chosen["top_logprobs"]]}
+        for chosen in chat_logprobs(entries, count)["content"]
+    ]
+
+
+def _listed(token: LikelyToken) -> LikelyToken:
+    return {"token": token["token"], "logprob": token["logprob"], "bytes": token["bytes"] or []}
+
+
 def _chosen(entry: TokenLogprobs, count: int) -> ChosenToken:
     # Cut the list: if the chosen token is not among the `count` likeliest, it follows them.
     return {**_likely(entry.chosen), "top_logprobs": [_likely(token) for token in entry.likeliest[:count]]}

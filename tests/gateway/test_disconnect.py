@@ -1,6 +1,7 @@
 """If a client disconnects, its request ends on the server, and no other request does."""
 
 import socket
+from typing import Any
 
 import httpx
 import openai
@@ -47,6 +48,18 @@ def test_leaving_before_a_whole_answer_cancels_it(client: OpenAI, prompt: str | 
         client.completions.create(model="llm", prompt=prompt, max_tokens=10_000, timeout=0.3)
     expected = before + (1 if isinstance(prompt, str) else 2)
     assert eventually(lambda: cancelled(client) == expected)
+
+
+def test_leaving_a_response_with_logprobs_cancels_it(client: OpenAI) -> None:
+    """Which the gateway reads as a stream, also if the client wants it whole."""
+    asked: Any = {"model": "llm", "input": FOREVER, "include": ["message.output_text.logprobs"]}
+    before = cancelled(client)
+    with pytest.raises(openai.APITimeoutError):
+        client.responses.create(**asked, timeout=0.3)
+    assert eventually(lambda: cancelled(client) == before + 1)
+    with client.responses.create(**asked, stream=True) as stream:
+        next(iter(stream))
+    assert eventually(lambda: cancelled(client) == before + 2)
 
 
 def test_leaving_before_the_first_token_cancels(client: OpenAI) -> None:

@@ -270,7 +270,7 @@ def test_failures(client: OpenAI) -> None:
         ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
         ({"reasoning": {"effort": "low"}}, "reasoning.effort", "knows no levels"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema", "missing"),
-        ({"include": ["message.output_text.logprobs"]}, "include[0]", "'reasoning.encrypted_content'"),
+        ({"include": ["web_search_call.results"]}, "include[0]", "'reasoning.encrypted_content'"),
         ({"truncation": "auto"}, "truncation", "'auto'"),
         ({"n": 2}, "n", "not supported"),
     ],

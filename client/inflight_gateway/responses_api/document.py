@@ -49,6 +49,7 @@ class Document:
             "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
             "store": False,
             "text": {"format": {"type": "text"} if form is None else form.model_dump(by_alias=True, exclude_none=True)},
+            "top_logprobs": body.top_logprobs or 0,
             "truncation": "disabled",
             "user": body.user,
         }

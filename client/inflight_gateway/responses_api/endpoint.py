@@ -17,6 +17,7 @@ from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
+from inflight_gateway.logprobs import response_logprobs
 from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.responses_api.conversation import images_of, messages_of
 from inflight_gateway.responses_api.document import Document, ResponseDocument
@@ -55,8 +56,12 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     with naming_fields(_FIELDS):
         plan = await plan_chat(service.client, formats, ask)
     with naming_fields({**_FIELDS, **plan.names}):
-        if body.stream:
-            return await begin(_events(service, plan, asked, document, names), service.metrics, _error_event)
+        if body.stream or body.wants_logprobs:  # Only a stream tells which tokens are those of a message.
+            events = _events(body, service, plan, asked, document, names)
+            if body.stream:
+                return await begin(_encoded(events), service.metrics, _error_event)
+            *_, last = [event async for event in events]
+            return JSONResponse(last["response"])
         answer = await service.client.generate(**plan.arguments(asked))
     service.answered(answer.usage, [answer.finish_reason])
     reader, output = plan.reader(), Output(names)
@@ -66,31 +71,39 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     return JSONResponse(document.of(status, output.items, answer.usage))
 
 
+async def _encoded(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+    numbers = itertools.count()
+    async with aclosing(events):
+        async for event in events:
+            yield sse.named_event(event["type"], {**event, "sequence_number": next(numbers)})
+
+
 async def _events(
-    service: Service, plan: ChatPlan, asked: Sampling, document: Document, names: Mapping[str, FunctionName]
-) -> AsyncGenerator[bytes, None]:
+    body: ResponsesRequest,
+    service: Service,
+    plan: ChatPlan,
+    asked: Sampling,
+    document: Document,
+    names: Mapping[str, FunctionName],
+) -> AsyncGenerator[Event, None]:
     answers = Answers([service.client.stream(**plan.arguments(asked))])
     reader, output = plan.reader(), Output(names)
-    numbers = itertools.count()
-
-    def encoded(event: Event) -> bytes:
-        return sse.named_event(event["type"], {**event, "sequence_number": next(numbers)})
-
     begun, status = False, COMPLETED
     async with aclosing(answers.chunks()) as chunks:
         async for _, chunk in chunks:
             if not begun:  # Not before the server has accepted the request.
                 begun = True
                 for kind in ("response.created", "response.in_progress"):
-                    yield encoded({"type": kind, "response": document.of(IN_PROGRESS, [])})
-            for event in output.add(reader.feed(chunk.text)):
-                yield encoded(event)
+                    yield {"type": kind, "response": document.of(IN_PROGRESS, [])}
+            tokens = response_logprobs(chunk.logprobs, body.top_logprobs or 0)
+            for event in output.add(reader.feed(chunk.text), tokens):
+                yield event
             if chunk.finish_reason is not None:
                 status = _status(chunk.finish_reason)
     for event in itertools.chain(output.add(reader.end()), output.close(status)):
-        yield encoded(event)
+        yield event
     service.answered(answers.usage, answers.finish_reasons)
-    yield encoded({"type": f"response.{status}", "response": document.of(status, output.items, answers.usage)})
+    yield {"type": f"response.{status}", "response": document.of(status, output.items, answers.usage)}
 
 
 def _error_event(error: ApiError) -> bytes:
@@ -110,6 +123,8 @@ def _sampling(body: ResponsesRequest, request: Request, adapter: str | None) -> 
     }
     if body.top_p is not None:
         asked["top_p"] = body.top_p
+    if body.wants_logprobs:
+        asked["logprobs"] = body.top_logprobs or 0
     if body.ignore_eos is not None:
         asked["ignore_eos"] = body.ignore_eos
     return cast(Sampling, {**asked, **queueing(body, request.scope, adapter)})

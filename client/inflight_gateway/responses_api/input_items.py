@@ -32,7 +32,7 @@ class OutputText(Strict):
     type: Literal["output_text"]
     text: str
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
-    logprobs: Annotated[list[Any], Field(max_length=0)] | None = None
+    logprobs: list[Any] | None = Field(None, description="Of an answer that is sent back. Ignored.")
     parsed: Any = Field(None, description="openai's parse() adds it. Ignored.")
 
 

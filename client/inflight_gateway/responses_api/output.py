@@ -1,11 +1,12 @@
 """Builds the items of an answer, and the events that tell of them as they grow."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from inflight_gateway.chat_answer import new_call_id
 from inflight_gateway.pieces import Arguments, Call, Piece, Text, Thought
+from inflight_gateway.responses import ChosenToken
 from inflight_gateway.responses_api.function_name import FunctionName
 
 Event = dict[str, Any]
@@ -22,20 +23,35 @@ class Output:
         self._names = names
         self.items: list[dict[str, Any]] = []
         self._open: _Item | None = None
+        self._tokens: list[ChosenToken] = []
+        """Those since the last piece: what they are is not known yet."""
 
-    def add(self, pieces: Iterable[Piece]) -> Iterator[Event]:
-        """Add pieces, and yield the events that tell of them."""
+    def add(self, pieces: Sequence[Piece], tokens: Sequence[ChosenToken] = ()) -> Iterator[Event]:
+        """Add pieces, and yield the events that tell of them. `tokens`: log-probabilities of what has arrived."""
+        self._tokens += tokens
         for piece in pieces:
             if self._open is None or isinstance(piece, Call) or not isinstance(piece, self._open.kind):
-                yield from self.close(COMPLETED)
+                yield from self._close(COMPLETED)
                 self._open = self._item_for(piece, len(self.items))
                 self.items.append(self._open.document)
                 yield from self._open.begin()
-            if not isinstance(piece, Call):
+                if isinstance(piece, Text):
+                    self._tokens = _without_markers(self._tokens, piece.text)
+            if isinstance(piece, Text):
+                yield self._open.add(piece.text, self._tokens)
+                self._tokens = []
+            elif not isinstance(piece, Call):
                 yield self._open.add(piece.text)
+        if pieces:  # Only messages have log-probabilities.
+            self._tokens = []
 
     def close(self, status: str) -> Iterator[Event]:
-        """End the last item with a status, and yield the events that tell of it."""
+        """End the answer with a status, and yield the events that tell of its end."""
+        if isinstance(self._open, _Message) and self._tokens:  # Such as the end-of-sequence token.
+            yield self._open.add("", self._tokens)
+        yield from self._close(status)
+
+    def _close(self, status: str) -> Iterator[Event]:
         if self._open is not None:
             yield from self._open.end(status)
             self._open = None
@@ -47,6 +63,16 @@ class Output:
             case Thought():
                 return _Reasoning(index)
         return _Message(index)
+
+
+def _without_markers(tokens: list[ChosenToken], text: str) -> list[ChosenToken]:
+    """Leave out the first tokens if the others are enough for the text that begins a message.
+
+    They ended a thought or a call, or say that an answer follows.
+    """
+    while len(tokens) > 1 and text in "".join(token["token"] for token in tokens[1:]):
+        tokens = tokens[1:]
+    return tokens
 
 
 class _Item:
@@ -66,8 +92,8 @@ class _Item:
         """Yield the events of its beginning."""
         yield self._whole("response.output_item.added")
 
-    def add(self, text: str) -> Event:
-        """Add text, and return the event that tells of it."""
+    def add(self, text: str, tokens: Sequence[ChosenToken] = ()) -> Event:
+        """Add text, and return the event that tells of it. `tokens`: those of a message."""
         self._pieces.append(text)
         return {"type": f"{self.delta}.delta", **self._place, "delta": text}
 
@@ -95,10 +121,6 @@ class _Parted(_Item):
         yield from super().begin()
         yield {"type": "response.content_part.added", **self._place, "part": self._part("")}
 
-    def add(self, text: str) -> Event:
-        """See `_Item`."""
-        return {**super().add(text), **self._extras()}
-
     def end(self, status: str) -> Iterator[Event]:
         """See `_Item`."""
         text = "".join(self._pieces)
@@ -108,22 +130,28 @@ class _Parted(_Item):
         yield from super().end(status)
 
     def _part(self, text: str) -> dict[str, Any]:
-        return {**self.part, "text": text}
+        return {**self.part, "text": text, **self._extras()}
 
     def _extras(self) -> dict[str, Any]:
-        """Further fields of the events of text."""
+        """Further fields of the part, and of the event of its whole text."""
         return {}
 
 
 class _Message(_Parted):
     kind, delta = Text, "response.output_text"
-    part = {"type": "output_text", "annotations": [], "logprobs": []}  # noqa: RUF012 - it is copied, never changed
+    part = {"type": "output_text", "annotations": []}  # noqa: RUF012 - it is copied, never changed
 
     def __init__(self, index: int) -> None:
         super().__init__(index, "msg", {"type": "message", "role": "assistant"})
+        self._tokens: list[ChosenToken] = []
+
+    def add(self, text: str, tokens: Sequence[ChosenToken] = ()) -> Event:
+        """See `_Item`."""
+        self._tokens += tokens
+        return {**super().add(text), "logprobs": tokens}
 
     def _extras(self) -> dict[str, Any]:
-        return {"logprobs": []}
+        return {"logprobs": list(self._tokens)}
 
 
 class _Reasoning(_Parted):

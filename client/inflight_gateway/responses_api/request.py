@@ -2,14 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS, Effort, choice_form
 from inflight_gateway.responses_api.input_items import InputItem
 from inflight_gateway.schemas import Authored, Count, Metadata, text_or_list
 from inflight_gateway.strict import Never, Strict
 
+_LOGPROBS = "message.output_text.logprobs"
 _Text = Annotated[str, Field(min_length=1)]
+_Included = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
 _FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 _Input = Annotated[
     Annotated[_Text, Tag("a text")]
@@ -117,6 +119,12 @@ class ResponsesRequest(Authored):
     tools: Annotated[list[ToolItem], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: _ToolChoice | None = Field(None, description="Default: auto where there are tools.")
     parallel_tool_calls: bool | None = Field(None, description="False: at most one call in an answer.")
+    include: Annotated[list[_Included], Field(max_length=16)] | None = Field(
+        None, description="Log-probabilities of messages. Thoughts are in the answer in any case, and not encrypted."
+    )
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        None, description=f"How many of the likeliest tokens each position has. Needs {_LOGPROBS} in include."
+    )
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
 
@@ -132,11 +140,20 @@ class ResponsesRequest(Authored):
     background: Never | None = None
     truncation: Literal["disabled"] | None = None
     service_tier: Literal["auto", "default"] | None = None
-    include: Annotated[list[Literal["reasoning.encrypted_content"]], Field(max_length=16)] | None = Field(
-        None, description="Thoughts are in the answer, and not encrypted."
-    )
     client_metadata: dict[str, Any] | None = None
     reasoning: Reasoning | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
     safety_identifier: str | None = None
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _only_with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value and _LOGPROBS not in (info.data.get("include") or ()):
+            raise ValueError(f"it must be 0 or absent unless include has {_LOGPROBS}")
+        return value
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether messages of the answer have log-probabilities."""
+        return _LOGPROBS in (self.include or ())
