@@ -73,6 +73,16 @@ def test_the_default_model_is_traced_and_uses_every_kernel(shallow_fast: Engine)
     }
 
 
+def test_the_layers_of_gpt2_are_computed_by_kernels(tmp_path: Path) -> None:
+    """Their weights are stored transposed, in a module of transformers' own."""
+    save_model(SERVED["gpt2"].config, tmp_path)
+    forward = make_engine(tmp_path, dtype="bfloat16", block_size=16).model.forward
+    assert isinstance(forward, TracedForward)
+    kinds = Counter(node.kind() for node in forward._graph.nodes())
+    assert kinds["inflight::linear"] == 4 * 3 + 1
+    assert "aten::addmm" not in kinds
+
+
 def test_nothing_is_compiled_while_serving(shallow_fast: Engine) -> None:
     assert num_compilations(shallow_fast) == 1
     for count, length, tokens in ((1, 1, 3), (5, 7, 2), (3, 70, 9), (40, 3, 4), (1, 600, 2)):
@@ -165,7 +175,7 @@ def test_a_model_of_random_weights_serves_in_int4(tiny: Tiny) -> None:
     assert "inflight::linear_int4_silu_mul" in kinds
 
 
-@pytest.mark.parametrize(("kind", "warns"), [("llama", False), ("gpt2", True), ("phimoe", True)])
+@pytest.mark.parametrize(("kind", "warns"), [("llama", False), ("gpt2", False), ("phimoe", True)])
 def test_weights_that_stay_in_bfloat16_are_named(
     kind: str, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

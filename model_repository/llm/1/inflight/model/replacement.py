@@ -21,6 +21,6 @@ def replace_layers(module: nn.Module, other: Callable[[nn.Module], nn.Module | N
 
 
 def restore(replaced: Replaced) -> None:
-    """Put the originals back."""
-    for parent, name, original in replaced:
+    """Put the originals back. A layer may have been replaced twice."""
+    for parent, name, original in reversed(replaced):
         setattr(parent, name, original)

@@ -15,6 +15,7 @@ from inflight.model.cpu.fast_gelu import replace_gelus
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.packed_linear import pack_linears, round_linears_to_int4
+from inflight.model.cpu.plain_linears import replace_conv1ds
 from inflight.model.cpu.traced_forward import TracedForward, TracedImages
 from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.attention_probe import AttentionLayer
@@ -66,12 +67,12 @@ def _on_cpu(
             backend = CPU_KERNELS
         else:
             _warn_of_torch_attention(reading, config)
-    int4_scales = None
+    replaced, int4_scales = replace_conv1ds(module), None
     if config.quantization == "int4":
         int4_scales = round_linears_to_int4(module)
         check.repeat_reference()
     num_weights = _num_weights(module)
-    replaced = replace_norms(module) + replace_gelus(module)
+    replaced += replace_norms(module) + replace_gelus(module)
     try:
         replaced += pack_linears(module, config.quantization, int4_scales)
         eager = reading.forward(module, backend)
