@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import Phi3Config, PhimoeConfig, PreTrainedConfig
+import torch
+from transformers import Phi3Config, Phi3ForCausalLM, PhimoeConfig, PreTrainedConfig
+from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 from inflight import Engine, EngineConfig, InvalidRequest, SamplingParams
 from inflight.model.loading.loader import LoadedModel, load_model
+from inflight.model.long_rope import switch_rope
 from scripts.reference.tiny_models import VOCABULARY, save_model
 from scripts.reference.tiny_models import greedy as of_generate
 from tests.engine.models import greedy, make_prompt, tokens
@@ -97,3 +100,18 @@ def test_shorter_contexts_need_no_switch(long_rope: tuple[Path, LoadedModel, lis
     engine = Engine(EngineConfig(model=str(folder), dtype="float32", kv_cache_tokens=1024), loaded)
     prompt, count = PROMPTS[1], ORIGINAL - len(PROMPTS[1])
     assert tokens(engine.generate([prompt], greedy(count))) == [expected[1][:count]]
+
+
+def test_what_does_not_come_out_right_bounds_the_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forgets_the_length(self: Phi3RotaryEmbedding, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+        angles = position_ids[..., None] * self.inv_freq * (position_ids.shape[1] == 4)
+        return angles.cos(), angles.sin()
+
+    save_model(CONFIGS["phi3"], tmp_path)
+    monkeypatch.setattr(Phi3RotaryEmbedding, "forward", forgets_the_length)
+    module = Phi3ForCausalLM.from_pretrained(tmp_path)
+    assert switch_rope(module, ORIGINAL) == []
+    assert isinstance(module.model.rotary_emb, Phi3RotaryEmbedding)
+    assert "the context ends at 32 tokens, as the rotary embeddings" in caplog.text

@@ -18,12 +18,11 @@ logger = logging.getLogger(__name__)
 class SwitchedRope(torch.nn.Module):
     """A model's own rotary embedding, computed with both sets of frequencies."""
 
-    def __init__(self, rope: torch.nn.Module, longest_short: int) -> None:
+    def __init__(self, rope: torch.nn.Module, longest_short: int, device: torch.device) -> None:
         """`longest_short`: the tokens of the longest sequence with the short frequencies."""
         super().__init__()
         self._rope = rope
         self._longest_short = longest_short
-        device = next(rope.buffers()).device
         self._beyond: torch.Tensor
         self.register_buffer("_beyond", torch.tensor([[longest_short]], device=device), persistent=False)
 
@@ -45,24 +44,29 @@ def switch_rope(module: Any, longest_short: int) -> Replaced:
     """
 
     def switched(layer: torch.nn.Module) -> SwitchedRope | None:
-        return SwitchedRope(layer, longest_short) if getattr(layer, "rope_type", None) == "longrope" else None
+        is_longrope = getattr(layer, "rope_type", None) == "longrope"
+        return SwitchedRope(layer, longest_short, device) if is_longrope else None
 
+    device = next(module.parameters()).device
     replaced = replace_layers(module, switched)
     try:
-        if all(_same(getattr(parent, name), original, longest_short) for parent, name, original in replaced):
+        if all(_same(getattr(parent, name), original, longest_short, device) for parent, name, original in replaced):
             return replaced
         reason = "the replacement gives other numbers"
     except Exception as error:  # noqa: BLE001 - a model's code may raise any exception
         reason = f"{type(error).__name__}: {error}"
-    logger.warning("the rotary embeddings for long contexts cannot be used: %s", reason)
+    logger.warning(
+        "the context ends at %d tokens, as the rotary embeddings for longer ones cannot be used: %s",
+        longest_short,
+        reason,
+    )
     restore(replaced)
     return []
 
 
 @torch.inference_mode()
-def _same(switched: SwitchedRope, original: torch.nn.Module, longest_short: int) -> bool:
+def _same(switched: SwitchedRope, original: torch.nn.Module, longest_short: int, device: torch.device) -> bool:
     """Whether both give the same numbers on both sides of the border."""
-    device = next(original.buffers()).device
     x = torch.zeros(1, 1, 1, device=device)
     last_short = torch.arange(longest_short, device=device)[None, -4:]
     pairs = ((last_short, last_short), (~(last_short + 1), last_short + 1))
