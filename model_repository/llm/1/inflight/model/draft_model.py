@@ -47,7 +47,7 @@ def make_drafter(config: EngineConfig, target: LoadedModel, draft: LoadedModel, 
         runner.run,
         make_tables(config, runner.num_blocks),
         runner.measure_rows(min(config.max_num_seqs, draft.max_model_len)),
-        # Its sequences never become long ones.
+        # Beyond `rope_switch`, its keys would have to be computed again. It drafts up to there.
         max_model_len=draft.rope_switch or draft.max_model_len,
         vocab_size=target.num_logits,
         draft_vocab_size=draft.vocab_size,
