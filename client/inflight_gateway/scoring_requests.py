@@ -1,8 +1,9 @@
 """Requests to classify, to score and to rerank, by the names of vLLM, Cohere and Jina."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo
 
 from inflight_client import Prompt
 from inflight_gateway.chat_request import MAX_MESSAGES, ChatMessage
@@ -59,16 +60,23 @@ ClassifyRequest = Annotated[
 ]
 
 
+def _as_many_as(name: str) -> Callable[[str | list[str], ValidationInfo], str | list[str]]:
+    """Return what checks that there is a document for each query of the field `name`, if it has several."""
+
+    def check(documents: str | list[str], info: ValidationInfo) -> str | list[str]:
+        queries, count = info.data.get(name), 1 if isinstance(documents, str) else len(documents)
+        if isinstance(queries, list) and len(queries) > 1 and len(queries) != count:
+            raise ValueError(f"it must have {len(queries)} texts, one for each query")
+        return documents
+
+    return check
+
+
 class ScoreTexts(OfPairs):
     """One query and documents, or as many queries as documents, by vLLM's older names."""
 
     text_1: _Texts
-    text_2: _Texts
-
-    @field_validator("text_2")
-    @classmethod
-    def _as_many(cls, value: str | list[str], info: ValidationInfo) -> str | list[str]:
-        return _check_as_many(info.data.get("text_1"), value)
+    text_2: Annotated[_Texts, AfterValidator(_as_many_as("text_1"))]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -80,23 +88,12 @@ class ScoreDocuments(OfPairs):
     """One query and documents, or as many queries as documents."""
 
     queries: _Texts
-    documents: _Texts
-
-    @field_validator("documents")
-    @classmethod
-    def _as_many(cls, value: str | list[str], info: ValidationInfo) -> str | list[str]:
-        return _check_as_many(info.data.get("queries"), value)
+    documents: Annotated[_Texts, AfterValidator(_as_many_as("queries"))]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """Each query with its document."""
         return _pairs(self.queries, self.documents)
-
-
-def _check_as_many(queries: str | list[str] | None, documents: str | list[str]) -> str | list[str]:
-    if isinstance(queries, list) and len(queries) > 1 and len(queries) != len(documents):
-        raise ValueError(f"it must have {len(queries)} texts, one for each query")
-    return documents
 
 
 def _pairs(queries: str | list[str], documents: str | list[str]) -> list[tuple[str, str]]:

@@ -89,6 +89,7 @@ def test_as_many_documents_as_a_request_may_have(gateway: GatewayProcess) -> Non
         ("/v1/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 5}, "max_tokens_per_doc"),
         ("/v1/rerank", {"query": "!error INVALID_ARG", "documents": ["b"]}, None),
         ("/v1/score", {"queries": ["a", "b"], "documents": ["c"]}, "documents"),
+        ("/v1/score", {"queries": ["a", "b"], "documents": "cd"}, "documents"),
         ("/v1/score", {"text_1": "a"}, "text_2"),
         ("/classify", {"input": ""}, "input"),
         ("/classify", {"messages": []}, "messages"),
