@@ -49,9 +49,10 @@ _PAGES_OF_CLASSES = {
     "RequestClass": ("Classes of requests", "scheduling.md#classes-of-requests"),
     "SpeculativeConfig": ("Speculative decoding", "speculative-decoding.md"),
 }
-_CONFIGURATION = """# Parameters of config.pbtxt
+_CONFIGURATION = """# Settings
 {note}
-Each parameter is one entry of `parameters` in `config.pbtxt`:
+All settings; [Configuration](../configuration.md) says which ones to change for which load. Each setting is one entry
+of `parameters` in `config.pbtxt`:
 
 ```protobuf
 parameters {{ key: "max_num_seqs" value: {{ string_value: "64" }} }}
