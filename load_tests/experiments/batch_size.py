@@ -8,6 +8,7 @@ from load_tests.experiments.experiment import Arm, Experiment, Results
 from load_tests.experiments.stage import Stage
 from load_tests.experiments.verdict import Verdict
 from load_tests.lengths import Lengths, Uniform
+from load_tests.simulate.plots import label_plainly
 from load_tests.simulate.report import ITL_MEAN, ITL_P99, THROUGHPUT, Column
 from load_tests.simulate.result import Result
 from load_tests.traffic import Stream
@@ -70,9 +71,12 @@ class BatchSize(Experiment):
             y = {size: estimate(THROUGHPUT.value, runs).mean for size, runs in arms.items()}
             (line,) = axes.plot(list(x.values()), list(y.values()), marker="o", label=kind)
             axes.axvspan(x[CLAIMED[0]], x[CLAIMED[1]], alpha=0.15, color=line.get_color())
-            for size in SIZES:
-                axes.annotate(str(size), (x[size], y[size]), textcoords="offset points", xytext=(4, -10), fontsize=8)
+            for number, size in enumerate(SIZES):
+                # Below and above the curve in turn, as the last points of long prompts lie side by side.
+                at = (4, 6 if number % 2 else -10)
+                axes.annotate(str(size), (x[size], y[size]), textcoords="offset points", xytext=at, fontsize=8)
         axes.set(xscale="log", yscale="log", xlabel=ITL_MEAN.name, ylabel=THROUGHPUT.name)
+        label_plainly(axes.xaxis, axes.yaxis)
         axes.grid(alpha=0.3)
         axes.legend()
 

@@ -7,6 +7,7 @@ from load_tests.experiments.estimate import ratio
 from load_tests.experiments.experiment import Arm, Experiment, Results
 from load_tests.experiments.stage import Stage
 from load_tests.experiments.verdict import Verdict
+from load_tests.simulate.plots import label_plainly
 from load_tests.simulate.report import E2E_MEAN, ITL_MEAN, THROUGHPUT, Column
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Concurrency(Experiment):
             errors = [[g.mean - g.low for g in gains], [g.high - g.mean for g in gains]]
             axes.errorbar(sizes, [g.mean for g in gains], yerr=errors, marker="o", capsize=3, label=kind)
         axes.set(xscale="log", yscale="log", xlabel="requests at once", ylabel="throughput, relative to one at a time")
+        label_plainly(axes.yaxis)
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.grid(alpha=0.3)
         axes.legend()

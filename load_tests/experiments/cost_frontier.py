@@ -8,7 +8,7 @@ from load_tests.experiments.estimate import difference, estimate, ratio
 from load_tests.experiments.experiment import Arm, Experiment, Results
 from load_tests.experiments.stage import Stage
 from load_tests.experiments.verdict import Verdict
-from load_tests.simulate.plots import lines
+from load_tests.simulate.plots import label_plainly, lines
 from load_tests.simulate.report import ITL_P99, THROUGHPUT, TTFT_P99, Column, attainment
 from load_tests.simulate.result import Result
 from load_tests.traffic import Stream, merge
@@ -110,4 +110,5 @@ class CostFrontier(Experiment):
                 axes.annotate(f"{load}", (gap, price), fontsize="x-small", xytext=(3, 3), textcoords="offset points")
         axes.axvline(1e3 * objective(stage).itl, color="black", ls="--", label="target_itl_ms")
         axes.set(xscale="log", yscale="log")
+        label_plainly(axes.xaxis, axes.yaxis)
         axes.legend()

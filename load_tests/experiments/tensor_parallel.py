@@ -12,6 +12,7 @@ from load_tests.experiments.experiment import Arm, Experiment, Results
 from load_tests.experiments.stage import Stage
 from load_tests.experiments.verdict import Verdict
 from load_tests.lengths import Lengths, Uniform
+from load_tests.simulate.plots import label_plainly
 from load_tests.simulate.pools import simulate_together
 from load_tests.simulate.report import E2E_MEAN, ITL_P50, THROUGHPUT, TTFT_P50, TTFT_P99, Column
 from load_tests.simulate.result import Result
@@ -103,6 +104,7 @@ class TensorParallel(Experiment):
                 label=f"{kind}, {name}",
             )
         axes.set(xlabel=f"load, relative to the capacity of {REPLICAS}", ylabel=E2E_MEAN.name, yscale="log")
+        label_plainly(axes.yaxis)
         axes.grid(alpha=0.3)
         axes.legend()
 

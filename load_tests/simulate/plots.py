@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import matplotlib
 import numpy as np
 from cycler import cycler
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from load_tests.arrivals import Floats
 from load_tests.simulate.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 matplotlib.use("Agg")
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#000000", "#f0e442", "#661100")
@@ -81,6 +83,14 @@ def gap_ecdf(axes: "Axes", results: Mapping[str, Sequence[Result]]) -> None:
     axes.set(xscale="log", yscale="log", xlabel="inter-token latency, ms", ylabel="share of tokens that take longer")
     axes.set_ylim(1e-5, 1)
     axes.grid(alpha=0.3)
+
+
+def label_plainly(*axes: "Axis") -> None:
+    """Label logarithmic axes with numbers such as 20 and 50, in place of powers of ten."""
+    for axis in axes:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
 
 
 def lines(axes: "Axes", curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str) -> None:

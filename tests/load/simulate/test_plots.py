@@ -8,7 +8,7 @@ from matplotlib import pyplot
 from matplotlib.colors import to_rgb
 
 from load_tests.arrivals import Floats
-from load_tests.simulate.plots import COLOURS, lines
+from load_tests.simulate.plots import COLOURS, label_plainly, lines
 
 SEEN = {
     "everybody": np.eye(3),
@@ -39,4 +39,17 @@ def test_colours_differ_for_the_colour_blind(seen: Floats) -> None:
     lines(axes, {colour: ([0, 1], [0, 1]) for colour in COLOURS}, "x", "y")
     drawn = [lab(line.get_color(), seen) for line in axes.lines]
     assert min(np.linalg.norm(one - other) for one, other in combinations(drawn, 2)) > DIFFERENT
+    pyplot.close()
+
+
+def test_logarithmic_axes_have_plain_numbers() -> None:
+    figure, axes = pyplot.subplots()
+    lines(axes, {"": ([8, 60], [0.0004, 0.005])}, "x", "y")
+    axes.set(xscale="log", yscale="log")
+    label_plainly(axes.xaxis, axes.yaxis)
+    figure.canvas.draw()
+    shown = [{label.get_text() for label in axis.get_ticklabels(which="both")} for axis in (axes.xaxis, axes.yaxis)]
+    assert {"10", "20", "50"} <= shown[0]
+    assert {"0.0005", "0.001", "0.002", "0.005"} <= shown[1]
+    assert not any("times" in text for text in shown[0] | shown[1])
     pyplot.close()
