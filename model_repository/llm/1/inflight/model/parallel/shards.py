@@ -2,13 +2,14 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch._C._distributed_c10d import PrefixStore
 
 from inflight.model.parallel.machines.sockets import interface_of
@@ -21,6 +22,8 @@ _CONNECTING = timedelta(seconds=10)
 _MEETING = timedelta(seconds=60)
 # One rank may read its weights much later than another.
 _LOADING = timedelta(hours=1)
+# Of larger tensors, each rank adds up a part. It takes two collectives, which is slower for small ones.
+_SMALL_BYTES = 512 * 1024
 # The store's own wait cannot be broken off when a rank has left.
 _POLL_SECONDS = 0.05
 _ARRIVED, _LEFT = "arrived", "left"
@@ -134,10 +137,33 @@ class Shards:
             group.abort()
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all ranks' tensors of one shape. It may overwrite `tensor`."""
+        """Return the sum of all ranks' tensors of one shape. It may overwrite `tensor`.
+
+        On CPUs each element is added up in the order of the ranks, so that a row's sum does not depend on the other
+        rows. gloo's own all-reduce adds in an order that depends on the place in the tensor.
+        """
         tensor = tensor.contiguous()
-        self._finish("allreduce", [tensor])
-        return tensor
+        if self.size <= 2 or self.device.type == "cuda":  # a + b is b + a.
+            self._finish("allreduce", [tensor])
+            return tensor
+        if tensor.nbytes <= _SMALL_BYTES:
+            return _sum_in_order(self._all_parts(tensor))
+        return self._sum_of_large(tensor)
+
+    def _sum_of_large(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Add up a part on each rank, then give all ranks all parts. It is the same sum, and less is sent."""
+        length = -(-tensor.numel() // self.size)
+        theirs = nn.functional.pad(tensor.flatten(), (0, length * self.size - tensor.numel()))
+        mine = torch.empty_like(theirs)
+        self._finish("alltoall_base", mine, theirs, [], [])
+        total = _sum_in_order(torch.split(mine, length))
+        return torch.cat(self._all_parts(total))[: tensor.numel()].view_as(tensor)
+
+    def _all_parts(self, part: torch.Tensor) -> list[torch.Tensor]:
+        """Return each rank's tensor of one shape."""
+        parts = [torch.empty_like(part) for _ in range(self.size)]
+        self._finish("allgather", [parts], [part])
+        return parts
 
     def gather(self, part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
         """Put the parts of all ranks together along `dim`, which is `size` elements long then. See `part_of`."""
@@ -146,9 +172,7 @@ class Shards:
             padding = list(part.shape)
             padding[dim] = missing
             part = torch.cat([part, part.new_zeros(padding)], dim)
-        part = part.contiguous()
-        parts = [torch.empty_like(part) for _ in range(self.size)]
-        self._finish("allgather", [parts], [part])
+        parts = self._all_parts(part.contiguous())
         return torch.cat(parts, dim).narrow(dim, 0, size).contiguous()
 
     def part_of(self, size: int) -> slice:
@@ -165,9 +189,7 @@ class Shards:
     def greatest(self, number: float) -> float:
         """Return the greatest number of all ranks; infinity if one is not a number."""
         found = torch.tensor([number if number == number else float("inf")], dtype=torch.float64, device=self.device)
-        parts = [torch.empty_like(found) for _ in range(self.size)]
-        self._finish("allgather", [parts], [found])
-        return float(torch.cat(parts).max())
+        return float(torch.cat(self._all_parts(found)).max())
 
     def least(self, number: float) -> float:
         """Return the least number of all ranks."""
@@ -178,6 +200,13 @@ class Shards:
             getattr(self._group, collective)(*arguments).wait()
         except RuntimeError as error:
             raise RankLeft(f"{RANK_LEFT}: {_last_line(error)}") from None
+
+
+def _sum_in_order(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = parts[0].to(torch.promote_types(parts[0].dtype, torch.float32))
+    for part in parts[1:]:
+        total = total + part
+    return total.to(parts[0].dtype)
 
 
 def _last_line(error: RuntimeError) -> str:
