@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import httpx
 import openai
 
-from inflight_client import AsyncClient, InflightError, RetryPolicy, Timeouts
+from inflight_client import AsyncClient, InflightError, Prefill, RetryPolicy, Timeouts
 from inflight_client.response import parse_logprobs
 from scripts.launch.server_process import ADDRESS
 
@@ -169,14 +169,17 @@ def _of_tokens(choice: Any) -> tuple[float, ...]:
 
 @asynccontextmanager
 async def open_doors(
-    grpc_port: int, http_port: int, gateway_port: int, seconds: float
+    grpc_port: int, http_port: int, gateway_port: int, seconds: float, prefill: Prefill | None = None
 ) -> AsyncIterator[tuple[Sequence[Door], Sequence[Door]]]:
-    """The doors that stream, with `completion`, and the other ones. No client waits longer than `seconds`."""
+    """The doors that stream, with `completion`, and the other ones. No client waits longer than `seconds`.
+
+    `prefill`: servers that our clients ask first.
+    """
     timeouts, once = Timeouts(first_token=seconds, total=seconds), RetryPolicy(attempts=1)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        grpc = await enter(AsyncClient(f"grpc://{ADDRESS}:{grpc_port}", timeouts=timeouts, retry=once))
-        http = await enter(AsyncClient(f"http://{ADDRESS}:{http_port}", timeouts=timeouts, retry=once))
+        grpc = await enter(AsyncClient(f"grpc://{ADDRESS}:{grpc_port}", timeouts=timeouts, retry=once, prefill=prefill))
+        http = await enter(AsyncClient(f"http://{ADDRESS}:{http_port}", timeouts=timeouts, retry=once, prefill=prefill))
         gateway = await enter(
             openai.AsyncOpenAI(base_url=f"http://{ADDRESS}:{gateway_port}/v1", api_key="none", max_retries=0)
         )

@@ -6,7 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from load_tests.chaos.faults import Fault, Stage
+from load_tests.chaos.faults import Fault
+from load_tests.chaos.service import Service
 from load_tests.chaos.users import HANGS, Users
 
 _CALM_SECONDS = 3.0
@@ -25,6 +26,8 @@ class Outcome:
     """Requests that ran when it began."""
     slowest_error: float
     """The longest time in seconds from the fault, or from the request if it came later, until an error. 0: no error."""
+    slowest_answer: float
+    """The longest time in seconds from the fault until the answer to a request that ran when it began. 0: no answer."""
     wrong: int
     """Requests, then or later, with a piece of text that differs from the right answer."""
     hung: int
@@ -43,8 +46,8 @@ class Outcome:
 class Health:
     """Asks ten times a second whether the service is healthy, and whether Triton is ready."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._service = stage.service
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self.unhealthy_at: list[float] = []
         """When it was not, according to the gateway, in seconds of `time.monotonic`."""
         self.down_at: list[float] = []
@@ -54,7 +57,7 @@ class Health:
         """Ask until this is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._note(self.unhealthy_at, self._service.is_healthy))
-            group.create_task(self._note(self.down_at, self._service.is_started))
+            group.create_task(self._note(self.down_at, lambda: self._service.is_started(self._service.server)))
 
     async def _note(self, times: list[float], is_well: Callable[[], Awaitable[bool]]) -> None:
         while True:
@@ -63,16 +66,17 @@ class Health:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def experiment(fault: Fault, stage: Stage, users: Users, health: Health) -> Outcome:
+async def experiment(fault: Fault, service: Service, users: Users, health: Health) -> Outcome:
     """Cause a fault under load, and watch until answers are right again."""
     await asyncio.sleep(_CALM_SECONDS + random.random())  # So that it comes at any moment of a step.
-    commands, regions = _commands(stage), len(stage.service.shared_memory())
+    commands, regions = _commands(service), len(service.shared_memory())
     users.asked.clear()
     begun = time.monotonic()
-    async with fault.begin(stage):
+    async with fault.begin(service):
         await asyncio.sleep(fault.seconds)
     over = await _back(users, time.monotonic())
     back = None if over is None else over - begun
+    await service.wait_taking_part()
     noticed = time.monotonic()
     await asyncio.sleep(_SETTLE_SECONDS)
     while min(users.running.values()) <= noticed:  # Each ends after `LIMIT_SECONDS` at the latest.
@@ -80,8 +84,8 @@ async def experiment(fault: Fault, stage: Stage, users: Users, health: Health) -
     asked = list(users.asked)
     ran = [request for request in asked if request.begun <= begun]
     failed = [request for request in ran if request.error is not None]
-    left = sorted(_commands(stage, without=commands))
-    if (more := len(stage.service.shared_memory()) - regions) > 0:
+    left = sorted(_commands(service, without=commands))
+    if (more := len(service.shared_memory()) - regions) > 0:
         left.append(f"{more} files in /dev/shm")
     ended = begun + (back if back is not None else _BACK_SECONDS)
     unhealthy, down = ([at for at in times if begun <= at <= ended] for times in (health.unhealthy_at, health.down_at))
@@ -89,21 +93,22 @@ async def experiment(fault: Fault, stage: Stage, users: Users, health: Health) -
         failed=len(failed),
         running=len(ran),
         slowest_error=max((r.ended - max(r.begun, begun) for r in asked if r.error is not None), default=0.0),
+        slowest_answer=max((request.ended - begun for request in ran if request.error is None), default=0.0),
         wrong=sum(request.wrong for request in asked),
         hung=sum(request.error == HANGS for request in asked),
         unhealthy=bool(unhealthy),
-        start=0.0 if back is None else _start(stage, begun, unhealthy, down),
+        start=0.0 if back is None else _start(service, begun, unhealthy, down),
         back=back,
         left=left,
     )
 
 
-def _start(stage: Stage, begun: float, unhealthy: Sequence[float], down: Sequence[float]) -> float:
+def _start(service: Service, begun: float, unhealthy: Sequence[float], down: Sequence[float]) -> float:
     """The time of the longer start since `begun`, given when the gateway and Triton were not ready."""
     starts = [0.0]
     for started, not_ready in (
-        (stage.service.triton_started(), down),
-        (stage.service.gateway_started(), unhealthy),
+        (service.triton_started(), down),
+        (service.gateway_started(), unhealthy),
     ):
         if started > begun and not_ready:
             starts.append(max(not_ready) - started)
@@ -120,10 +125,17 @@ async def _back(users: Users, since: float) -> float | None:
     return None
 
 
-def _commands(stage: Stage, without: Collection[str] = ()) -> list[str]:
-    """The commands of the service's processes, each as often as it runs, less those of `without`."""
-    commands = [command.split()[0].rpartition("/")[2] for command in stage.service.processes().values() if command]
-    for command in without:
-        if command in commands:
-            commands.remove(command)
-    return commands
+def _commands(service: Service, without: Collection[str] = ()) -> list[str]:
+    """The names of the service's processes, each as often as it runs, less those of `without`."""
+    names = [_name(command.split()) for command in service.processes().values() if command]
+    for name in without:
+        if name in names:
+            names.remove(name)
+    return names
+
+
+def _name(command: Sequence[str]) -> str:
+    """The module that Python runs, or else the program."""
+    if "-m" in command[:-1]:
+        return command[command.index("-m") + 1]
+    return command[0].rpartition("/")[2]

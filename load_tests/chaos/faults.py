@@ -16,24 +16,16 @@ import httpx
 import psutil
 
 from load_tests.chaos.commands import END, HANG
-from load_tests.chaos.proxy import Proxy
-from load_tests.chaos.service import Service
+from load_tests.chaos.server import Server
+from load_tests.chaos.service import GRPC, HTTP, Service
 from scripts.launch.exposure import OPERATOR_HEADER
 from scripts.launch.server_process import ADDRESS
 
 _IDLE_CONNECTIONS = 1000
 _SLOW_CLIENTS = 8
 _CLOCK_SECONDS = 60
+_DELAY_SECONDS = 0.3
 _POLL_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What a fault can act on."""
-
-    service: Service
-    proxies: tuple[Proxy, ...]
-    """The proxies in front of Triton, through which all users go."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +33,26 @@ class Fault:
     """A fault and how long it lasts."""
 
     name: str
-    begin: Callable[[Stage], AbstractAsyncContextManager[None]]
+    begin: Callable[[Service], AbstractAsyncContextManager[None]]
     seconds: float = 0.0
     restarts: bool = False
     """Whether it kills a process that requests pass through, so that the service has to start again."""
 
 
-def _signals(
+def answering(find: Callable[[Server], int]) -> Callable[[Service], int]:
+    """Find a process of the server that answers."""
+    return lambda service: find(service.server)
+
+
+def signals(
     find: Callable[[Service], int], *numbers: signal.Signals, orderly: bool = False
-) -> Callable[[Stage], AbstractAsyncContextManager[None]]:
+) -> Callable[[Service], AbstractAsyncContextManager[None]]:
     """Send signals to a process: the first on entry, the last on exit if there are two. If its end is orderly, and so
     takes its time, wait for it on exit."""
 
     @contextlib.asynccontextmanager
-    async def begin(stage: Stage) -> AsyncIterator[None]:
-        pid = find(stage.service)
+    async def begin(service: Service) -> AsyncIterator[None]:
+        pid = find(service)
         os.kill(pid, numbers[0])
         yield
         for number in numbers[1:]:
@@ -67,23 +64,23 @@ def _signals(
     return begin
 
 
-def _command(command: str) -> Callable[[Stage], AbstractAsyncContextManager[None]]:
+def _command(command: str) -> Callable[[Service], AbstractAsyncContextManager[None]]:
     """Give the model a command."""
 
     @contextlib.asynccontextmanager
-    async def begin(stage: Stage) -> AsyncIterator[None]:
-        await asyncio.to_thread(stage.service.pipe.write_text, command)
+    async def begin(service: Service) -> AsyncIterator[None]:
+        await asyncio.to_thread(service.server.pipe.write_text, command)
         yield
 
     return begin
 
 
-def _full(disk: Callable[[Service], Path]) -> Callable[[Stage], AbstractAsyncContextManager[None]]:
+def _full(disk: Callable[[Service], Path]) -> Callable[[Service], AbstractAsyncContextManager[None]]:
     """Fill a disk."""
 
     @contextlib.asynccontextmanager
-    async def begin(stage: Stage) -> AsyncIterator[None]:
-        filler = disk(stage.service) / "filler"
+    async def begin(service: Service) -> AsyncIterator[None]:
+        filler = disk(service) / "filler"
         # Without a buffer, which would be written again when the file is closed.
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
@@ -95,9 +92,9 @@ def _full(disk: Callable[[Service], Path]) -> Callable[[Stage], AbstractAsyncCon
 
 
 @contextlib.asynccontextmanager
-async def _no_more_memory(stage: Stage) -> AsyncIterator[None]:
+async def _no_more_memory(service: Service) -> AsyncIterator[None]:
     """Let the model's process have no more address space than it has now."""
-    pid = stage.service.model()
+    pid = service.server.model()
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
     resource.prlimit(pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), resource.RLIM_INFINITY))
     yield
@@ -106,13 +103,13 @@ async def _no_more_memory(stage: Stage) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _slow_readers(stage: Stage) -> AsyncIterator[None]:
+async def _slow_readers(service: Service) -> AsyncIterator[None]:
     """Clients that ask for long answers and read one byte a second."""
     body = json.dumps({"text_input": "A long story:", "stream": True, "max_tokens": 1000, "ignore_eos": True})
     head = f"POST /v2/models/llm/generate_stream HTTP/1.1\r\nHost: {ADDRESS}\r\nContent-Length: {len(body)}\r\n\r\n"
 
     async def read_slowly() -> None:
-        reader, writer = await asyncio.open_connection(ADDRESS, stage.service.ports.http, limit=1)
+        reader, writer = await asyncio.open_connection(ADDRESS, service.ports.http, limit=1)
         try:
             writer.write((head + body).encode())
             while await reader.read(1):
@@ -128,36 +125,60 @@ async def _slow_readers(stage: Stage) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _idle_connections(stage: Stage) -> AsyncIterator[None]:
+async def _idle_connections(service: Service) -> AsyncIterator[None]:
     """Connections that send nothing, as many to the gateway as to each of Triton's ports."""
-    ports = (stage.service.ports.http, stage.service.ports.grpc, stage.service.ports.gateway)
+    ports = (service.ports.http, service.ports.grpc, service.ports.gateway)
     opened = [await asyncio.open_connection(ADDRESS, ports[i % len(ports)]) for i in range(_IDLE_CONNECTIONS)]
     yield
     for _, writer in opened:
         writer.close()
 
 
-@contextlib.asynccontextmanager
-async def _cut(stage: Stage) -> AsyncIterator[None]:
-    for proxy in stage.proxies:
-        proxy.cut()
-    yield
+def cut(*links: str) -> Callable[[Service], AbstractAsyncContextManager[None]]:
+    """Break the connections of links with a reset."""
+
+    @contextlib.asynccontextmanager
+    async def begin(service: Service) -> AsyncIterator[None]:
+        for name in links:
+            service.links[name].cut()
+        yield
+
+    return begin
+
+
+def sever(*links: str) -> Callable[[Service], AbstractAsyncContextManager[None]]:
+    """Drop all that comes over links, silently. What was opened before stays silent, as behind a new router."""
+
+    @contextlib.asynccontextmanager
+    async def begin(service: Service) -> AsyncIterator[None]:
+        for name in links:
+            service.links[name].sever()
+        yield
+        for name in links:
+            service.links[name].mend()
+
+    return begin
+
+
+def delay(*links: str) -> Callable[[Service], AbstractAsyncContextManager[None]]:
+    """Let what goes over links come later."""
+
+    @contextlib.asynccontextmanager
+    async def begin(service: Service) -> AsyncIterator[None]:
+        for name in links:
+            service.links[name].delay = _DELAY_SECONDS
+        yield
+        for name in links:
+            service.links[name].delay = 0.0
+
+    return begin
 
 
 @contextlib.asynccontextmanager
-async def _delay(stage: Stage) -> AsyncIterator[None]:
-    for proxy in stage.proxies:
-        proxy.delay = 0.3
-    yield
-    for proxy in stage.proxies:
-        proxy.delay = 0.0
-
-
-@contextlib.asynccontextmanager
-async def _unload(stage: Stage) -> AsyncIterator[None]:
+async def _unload(service: Service) -> AsyncIterator[None]:
     """Unload the model, and load it again."""
-    url = f"http://{ADDRESS}:{stage.service.ports.http}/v2/repository/models/llm"
-    headers = {OPERATOR_HEADER: stage.service.operator_key}
+    url = f"http://{ADDRESS}:{service.ports.http}/v2/repository/models/llm"
+    headers = {OPERATOR_HEADER: service.server.operator_key}
     async with httpx.AsyncClient(timeout=120, trust_env=False, headers=headers) as client:
         (await client.post(f"{url}/unload")).raise_for_status()
         yield
@@ -166,7 +187,7 @@ async def _unload(stage: Stage) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def set_clock(stage: Stage) -> AsyncIterator[None]:
+async def set_clock(service: Service) -> AsyncIterator[None]:
     """Set the machine's clock forward, and back."""
     _move_clock(_CLOCK_SECONDS)
     yield
@@ -178,30 +199,32 @@ def _move_clock(seconds: int) -> None:
 
 
 FAULTS = (
-    Fault("model process killed", _signals(Service.model, signal.SIGKILL), restarts=True),
-    Fault("model process stopped for 3 s", _signals(Service.model, signal.SIGSTOP, signal.SIGCONT), 3),
+    Fault("model process killed", signals(answering(Server.model), signal.SIGKILL), restarts=True),
+    Fault("model process stopped for 3 s", signals(answering(Server.model), signal.SIGSTOP, signal.SIGCONT), 3),
     Fault("model hangs in a step", _command(HANG)),
     Fault("engine thread ends", _command(f"{END} engine")),
     Fault("responder thread ends", _command(f"{END} responder")),
-    Fault("completion's process killed", _signals(Service.completion, signal.SIGKILL), restarts=True),
-    Fault("guardian killed", _signals(lambda service: service.guardian("llm"), signal.SIGKILL)),
-    Fault("completion's guardian killed", _signals(lambda service: service.guardian("completion"), signal.SIGKILL)),
-    Fault("tritonserver killed", _signals(Service.triton, signal.SIGKILL), restarts=True),
-    Fault("gateway killed", _signals(lambda service: service.gateway.pid, signal.SIGKILL), restarts=True),
-    Fault("make serve killed", _signals(lambda service: service.server.pid, signal.SIGKILL), restarts=True),
-    Fault("SIGTERM", _signals(lambda service: service.server.pid, signal.SIGTERM, orderly=True)),
+    Fault("completion's process killed", signals(answering(Server.completion), signal.SIGKILL), restarts=True),
+    Fault("guardian killed", signals(lambda service: service.server.guardian("llm"), signal.SIGKILL)),
+    Fault(
+        "completion's guardian killed", signals(lambda service: service.server.guardian("completion"), signal.SIGKILL)
+    ),
+    Fault("tritonserver killed", signals(answering(Server.triton), signal.SIGKILL), restarts=True),
+    Fault("gateway killed", signals(lambda service: service.gateway.pid, signal.SIGKILL), restarts=True),
+    Fault("make serve killed", signals(lambda service: service.server.pid, signal.SIGKILL), restarts=True),
+    Fault("SIGTERM", signals(lambda service: service.server.pid, signal.SIGTERM, orderly=True)),
     Fault(
         "SIGTERM twice",
-        _signals(lambda service: service.server.pid, signal.SIGTERM, signal.SIGTERM, orderly=True),
+        signals(lambda service: service.server.pid, signal.SIGTERM, signal.SIGTERM, orderly=True),
         1,
     ),
-    Fault("/dev/shm full", _full(lambda service: service.shm), 5),
-    Fault("trace disk full", _full(lambda service: service.trace_disk), 5),
+    Fault("/dev/shm full", _full(lambda service: service.server.shm), 5),
+    Fault("trace disk full", _full(lambda service: service.server.trace_disk), 5),
     Fault("no more memory", _no_more_memory, 5),
     Fault("clients that read 1 B/s", _slow_readers, 10),
     Fault("1000 idle connections", _idle_connections, 5),
     Fault("clock set a minute forward and back", set_clock, 5),
-    Fault("connections cut", _cut),
-    Fault("connections 0.3 s slower", _delay, 5),
+    Fault("connections cut", cut(GRPC, HTTP)),
+    Fault("connections 0.3 s slower", delay(GRPC, HTTP), 5),
     Fault("model unloaded and loaded", _unload, 1),
 )

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from commands import END, HANG, PIPE  # type: ignore[import-not-found]
+from commands import ADVERTISED_PORT, END, HANG, PIPE  # type: ignore[import-not-found]
 from shipped_model import TritonPythonModel as ShippedModel  # type: ignore[import-not-found]
 
 
@@ -19,6 +19,8 @@ class TritonPythonModel(ShippedModel):  # type: ignore[misc]
     def initialize(self, args: dict[str, str]) -> None:
         """Like the shipped one; commands are obeyed from now on."""
         super().initialize(args)
+        if (advertised := Path(__file__).with_name(ADVERTISED_PORT)).exists():
+            _advertise(self._server._engine, int(advertised.read_text()))
         threading.Thread(target=self._obey, daemon=True).start()
 
     def _obey(self) -> None:
@@ -29,6 +31,13 @@ class TritonPythonModel(ShippedModel):  # type: ignore[misc]
                 self._server._engine.core._runner.run = _never_return
             elif command == END:
                 _end_thread(thread)
+
+
+def _advertise(engine: Any, port: int) -> None:
+    """Let an engine name another port as that of its exports: a proxy's."""
+    transport = engine._connector._transport
+    address = transport.address
+    transport.address = lambda listener: (address(listener)[0], port)
 
 
 def _never_return(plan: Any) -> None:

@@ -84,10 +84,10 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 @contextlib.asynccontextmanager
-async def proxy(target: int) -> AsyncIterator[Proxy]:
-    """A proxy in front of a port."""
+async def proxy(target: int, port: int = 0) -> AsyncIterator[Proxy]:
+    """A proxy in front of a port, at `port`, or at any free one."""
     made = Proxy(target)
-    server = await asyncio.start_server(made.serve, ADDRESS, 0)
+    server = await asyncio.start_server(made.serve, ADDRESS, port)
     made.port = server.sockets[0].getsockname()[1]
     try:
         yield made

@@ -11,14 +11,14 @@ BACK_SECONDS = 5.0
 """After a death, answers are right again within the time of a start and this time."""
 
 _HEADER = (
-    *("Fault", "Times", "Failed, of those running", "Slowest error (s)", "Wrong answers", "Without an end"),
-    *("Health was false", "Right again after (s)", "Less the start (s)", "Left behind"),
+    *("Fault", "Times", "Failed, of those running", "Slowest error (s)", "Slowest answer (s)", "Wrong answers"),
+    *("Without an end", "Health was false", "Right again after (s)", "Less the start (s)", "Left behind"),
 )
 
 
 def table(outcomes: Mapping[Fault, Sequence[Outcome]]) -> str:
     """A Markdown table with a row for each fault: sums of requests, and the longest times."""
-    rows = [_HEADER, ("---", *["---:"] * 5, "---", "---:", "---:", "---"), *map(_row, outcomes, outcomes.values())]
+    rows = [_HEADER, ("---", *["---:"] * 6, "---", "---:", "---:", "---"), *map(_row, outcomes, outcomes.values())]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -31,6 +31,7 @@ def _row(fault: Fault, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
         str(len(outcomes)),
         f"{failed} of {running}",
         f"{max(o.slowest_error for o in outcomes):.1f}",
+        f"{max(o.slowest_answer for o in outcomes):.1f}",
         str(sum(o.wrong for o in outcomes)),
         str(sum(o.hung for o in outcomes)),
         f"{sum(o.unhealthy for o in outcomes)} times",

@@ -45,6 +45,7 @@ class Users:
     """Closed loops over the doors, in turn."""
 
     doors: Sequence[Door]
+    questions: Sequence[Question] = QUESTIONS
     asked: list[Asked] = field(default_factory=list)
     """All requests that have ended."""
     running: dict[int, float] = field(default_factory=dict)
@@ -54,7 +55,8 @@ class Users:
     async def learn(self) -> None:
         """Ask each question alone, and keep the answers as the right ones. Raises NotAnswered."""
         self._answers = {
-            question: "".join([piece.text async for piece in self.doors[0].ask(question)]) for question in QUESTIONS
+            question: "".join([piece.text async for piece in self.doors[0].ask(question)])
+            for question in self.questions
         }
 
     async def run(self, number: int) -> None:
@@ -68,7 +70,7 @@ class Users:
         turn = user
         while True:
             self.running[user] = time.monotonic()
-            asked = await self._ask(door, QUESTIONS[turn % len(QUESTIONS)])
+            asked = await self._ask(door, self.questions[turn % len(self.questions)])
             self.asked.append(asked)
             turn += 1
             if asked.error is not None:

@@ -14,7 +14,6 @@ import tritonclient.grpc.aio as aio
 from grpc import RpcError
 from tqdm import tqdm
 
-from inflight_client import AsyncClient
 from load_tests.chaos.doors import NotAnswered, open_doors
 from load_tests.chaos.service import Service
 from load_tests.chaos.users import LIMIT_SECONDS
@@ -27,9 +26,7 @@ PARTS = 10
 FULL, WRONG, ENDLESS = "refused, as the queue was full", "wrong", "without an end"
 _MOST_SHOWN = 20
 _QUEUE_IS_FULL = "Exceeds maximum queue size"
-_IDLE_SECONDS = 30.0
 _POLL_SECONDS = 0.5
-_BUSY = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 
 @dataclass
@@ -48,7 +45,7 @@ class Weather:
     longest_stall: float = 0.0
     """The longest time in seconds in which the users could do nothing, because this process had no processor."""
     stays_busy: bool = False
-    """Whether the model was still busy `_IDLE_SECONDS` after a part."""
+    """Whether the model was still busy `IDLE_SECONDS` after a part."""
     replaced: Sequence[str] = ()
     """Processes that did not live from the start to the end."""
     regions: int = 0
@@ -76,7 +73,7 @@ async def storm(service: Service, answers: Answers, requests: int, users: int, s
                     for user in range(users):
                         chance = random.Random(f"{seed} {part} {user}")
                         group.create_task(_user(kinds, scene, chance, weather, bar))
-                weather.stays_busy |= not await _becomes_idle(service)
+                weather.stays_busy |= not await service.server.becomes_idle()
                 weather.memory.append(memory_of(service))
         watching.cancel()
         weather.seconds = time.monotonic() - begun
@@ -136,16 +133,3 @@ async def _watch_stalls(weather: Weather) -> None:
         due = time.monotonic() + _POLL_SECONDS
         await asyncio.sleep(_POLL_SECONDS)
         weather.longest_stall = max(weather.longest_stall, time.monotonic() - due)
-
-
-async def _becomes_idle(service: Service) -> bool:
-    """Wait until the model has no request and holds no block. Return whether that happened in time."""
-    url = f"http://{ADDRESS}:{service.ports.metrics}/metrics"
-    async with AsyncClient(f"{ADDRESS}:{service.ports.grpc}", metrics_url=url) as client:
-        for _ in range(round(_IDLE_SECONDS / _POLL_SECONDS)):
-            # First, so that the model has updated its metrics since the last request.
-            await asyncio.sleep(_POLL_SECONDS)
-            metrics = await client.metrics()
-            if not any(metrics.value(f"inflight:{name}") for name in _BUSY):
-                return True
-    return False

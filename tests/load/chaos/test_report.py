@@ -10,13 +10,24 @@ from load_tests.chaos.report import broken_promises, late, table
 
 DEATH = next(fault for fault in FAULTS if fault.name == "gateway killed")
 CUT = next(fault for fault in FAULTS if fault.name == "connections cut")
-KEPT = Outcome(failed=3, running=9, slowest_error=0.25, wrong=0, hung=0, unhealthy=True, start=8.0, back=12.3, left=())
+KEPT = Outcome(
+    failed=3,
+    running=9,
+    slowest_error=0.25,
+    slowest_answer=1.75,
+    wrong=0,
+    hung=0,
+    unhealthy=True,
+    start=8.0,
+    back=12.3,
+    left=(),
+)
 
 
 def test_a_row_has_sums_of_requests_and_the_longest_times() -> None:
     other = replace(KEPT, failed=1, running=8, slowest_error=1.5, unhealthy=False, back=9.0, left=["tritonserver"])
     row = table({DEATH: [KEPT, other]}).splitlines()[-1]
-    assert row == "| gateway killed | 2 | 4 of 17 | 1.5 | 0 | 0 | 1 times | 12.3 | 4.3 | tritonserver |"
+    assert row == "| gateway killed | 2 | 4 of 17 | 1.5 | 1.8 | 0 | 0 | 1 times | 12.3 | 4.3 | tritonserver |"
 
 
 def test_a_service_that_did_not_come_back_once_never_did() -> None:
