@@ -67,3 +67,19 @@ def test_each_generates_what_it_would_alone(wanted: list[tuple[list[int], int]],
     for request in requests:
         became_long = len(request.prompt_ids) <= SWITCH < len(request.prompt_ids) + request.max_tokens - 1
         assert request.num_preemptions >= became_long
+
+
+def test_a_first_block_that_drafts_fill_is_no_block_of_a_long_sequence() -> None:
+    scheduler = make_scheduler(
+        block_size=SWITCH,
+        num_blocks=8,
+        prefix_caching=True,
+        drafter=FakeDrafter("right"),
+        speculative_config={"method": "ngram", "adaptive": False},
+    )
+    model = FakeModel(SWITCH)
+    short = make_request("short", [3] * 7, max_tokens=4)
+    long = make_request("long", [*short.prompt_ids, *expected_output(short)[0]], max_tokens=4)
+    for request in (short, long):
+        request.rope_switch = SWITCH
+        assert run(scheduler, model, [request])[request] == expected_output(request)

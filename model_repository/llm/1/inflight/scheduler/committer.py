@@ -151,7 +151,8 @@ class Committer:
         accepted = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(kept, each.draft, strict=False))))
         # If the request goes on, the logits of its last token are needed, so that it is computed again.
         end = max(first, min(first + accepted, len(request.token_ids) - 1))
-        if end // self._tables.block_size > request.num_named:
+        # The keys of a sequence that became long are those of a short one, and its first block might get another name.
+        if end // self._tables.block_size > request.num_named and not request.became_long:
             self._tables.prefixes.register(request, end)
         request.num_computed = end
         request.num_drafted += each.num_draft
