@@ -66,6 +66,19 @@ def response_logprobs(entries: Sequence[TokenLogprobs], count: int) -> list[Chos
     ]
 
 
+def parts_of(text: str, tokens: Sequence[ChosenToken]) -> list[tuple[str, Sequence[ChosenToken]]]:
+    """Divide the text that came with tokens, such as those of a draft, into that of each token.
+
+    What a token does not begin, such as the end of a character, belongs to the last one.
+    """
+    parts: list[tuple[str, Sequence[ChosenToken]]] = []
+    for token in tokens[:-1]:
+        part = token["token"] if text.startswith(token["token"]) else ""
+        parts.append((part, [token]))
+        text = text.removeprefix(part)
+    return [*parts, (text, tokens[-1:])]
+
+
 def _listed(token: LikelyToken) -> LikelyToken:
     return {"token": token["token"], "logprob": token["logprob"], "bytes": token["bytes"] or []}
 

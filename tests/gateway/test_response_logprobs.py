@@ -9,6 +9,7 @@ from openai import OpenAI
 from openai.types.responses import Response
 
 from inflight_gateway.chat_plan import ChatPlan
+from inflight_gateway.logprobs import parts_of
 from inflight_gateway.reasoning import REASONING_FORMATS
 from inflight_gateway.responses_api.output import COMPLETED, Event, Output
 from inflight_gateway.tool_formats import FORMATS, Tool
@@ -124,6 +125,7 @@ WRITTEN = '{"name": "weather", "arguments": {}}'
 THINKS = ("think", "hermes")
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 9])
 @pytest.mark.parametrize(
     ("formats", "tokens", "messages"),
     [
@@ -144,17 +146,34 @@ THINKS = ("think", "hermes")
     ],
 )
 def test_only_the_tokens_of_a_message_are_in_it(
-    formats: tuple[str, str], tokens: list[str], messages: list[list[str]]
+    formats: tuple[str, str], tokens: list[str], messages: list[list[str]], at_once: int
 ) -> None:
+    """Also where several tokens come at once, as with drafts."""
     reasoning, tools = formats
     plan = ChatPlan({}, {"weather": Tool("weather")}, FORMATS[tools], REASONING_FORMATS[reasoning], False, {})
     reader, output = plan.reader(), Output({})
     events: list[Event] = []
-    for text in tokens:
-        pieces = reader.feed("" if text == "<|im_end|>" else text)
-        events += output.add(pieces, [{"token": text, "logprob": -1.0, "bytes": [], "top_logprobs": []}])
+    for first in range(0, len(tokens), at_once):
+        chunk = tokens[first : first + at_once]
+        text = "".join(chunk).removesuffix("<|im_end|>")
+        scores: list[Any] = [{"token": one, "logprob": -1.0, "bytes": [], "top_logprobs": []} for one in chunk]
+        for part, own in parts_of(text, scores):
+            events += output.add(reader.feed(part), own)
     events += [*output.add(reader.end()), *output.close(COMPLETED)]
     found = [item["content"][0] for item in output.items if item["type"] == "message"]
     assert [[entry["token"] for entry in part["logprobs"]] for part in found] == messages
     deltas = [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"]
     assert [entry for delta in deltas for entry in delta] == [entry for part in found for entry in part["logprobs"]]
+
+
+def test_text_is_divided_at_its_tokens() -> None:
+    def divided(text: str, *tokens: str) -> list[str]:
+        scores: list[Any] = [{"token": one, "logprob": -1.0, "bytes": [], "top_logprobs": []} for one in tokens]
+        parts = parts_of(text, scores)
+        assert [own["token"] for _, each in parts for own in each] == list(tokens)
+        return [part for part, _ in parts]
+
+    assert divided("Ulm") == ["Ulm"]
+    assert divided("Ulm", "Ul", "m", "<|im_end|>") == ["Ul", "m", ""]
+    assert divided("東", "\ufffd", "\ufffd", "\ufffd") == ["", "", "東"]
+    assert divided("東 Ulm", "\ufffd", " Ul", "m") == ["", "", "東 Ulm"]

@@ -17,7 +17,7 @@ from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
-from inflight_gateway.logprobs import response_logprobs
+from inflight_gateway.logprobs import parts_of, response_logprobs
 from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.responses_api.conversation import images_of, messages_of
 from inflight_gateway.responses_api.document import Document, ResponseDocument
@@ -96,8 +96,9 @@ async def _events(
                 for kind in ("response.created", "response.in_progress"):
                     yield {"type": kind, "response": document.of(IN_PROGRESS, [])}
             tokens = response_logprobs(chunk.logprobs, body.top_logprobs or 0)
-            for event in output.add(reader.feed(chunk.text), tokens):
-                yield event
+            for text, own in parts_of(chunk.text, tokens):
+                for event in output.add(reader.feed(text), own):
+                    yield event
             if chunk.finish_reason is not None:
                 status = _status(chunk.finish_reason)
     for event in itertools.chain(output.add(reader.end()), output.close(status)):
