@@ -242,6 +242,30 @@ def test_written_arguments_are_read_back_whatever_they_are(name: str, arguments:
     assert json.loads(in_python.text) == {"a": arguments}
 
 
+# Two keys, of which the second is cut off.
+CUT_OFF = dsml.weather(dsml.argument("days", dsml.JSON, "3"), dsml.argument("unit", dsml.TEXT, "C")).partition("it")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("glm", "<tool_call>weather\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>uni"),
+        ("glm-4.7", "<tool_call>weather<arg_key>days</arg_key><arg_value>3</arg_value><arg_key>unit</arg_"),
+        ("qwen3-coder", "<tool_call>\n<function=weather>\n<parameter=days>\n3\n</parameter>\n<parameter=uni"),
+        ("deepseek-v4", f"{dsml.BEGIN_V4}{CUT_OFF}"),
+    ],
+)
+def test_a_key_that_was_cut_off_is_no_key(name: str, text: str) -> None:
+    assert read(name, [text]) == calls(("weather", '{"days": 3'))
+
+
+@pytest.mark.parametrize("value", ["tru", "-", "1.5", '<|"'])
+def test_a_value_that_was_cut_off_is_no_value(value: str) -> None:
+    assert read("gemma4", [f"<|tool_call>call:weather{{days:3,unit:{value}"]) == calls(
+        ("weather", '{"days": 3, "unit": ')
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -62,9 +62,10 @@ class Notation:
         while part := source.run(_SCALAR):
             written += part
             yield from source.peek()
-        if written:
-            take(_as_json(written.strip()))
-        return bool(written)
+        if not written or not (yield from source.peek()):
+            return False  # What was cut off, such as `tru`, is another value, or none.
+        take(_as_json(written.strip()))
+        return True
 
     def _read_nested(self, source: Source, take: Take, depth: int) -> Reading[bool]:
         opening = source.take(1)

@@ -86,7 +86,8 @@ class KeyedValues:
             if not (yield from source.accept(self.key[0])):
                 return "{}" if separator == "{" else "}"
             written: list[str] = []
-            yield from source.until((self.key[1],), written.append)
+            if (yield from source.until((self.key[1],), written.append)) is None:
+                return ""  # The answer was cut off within the key, which would be another one.
             key = "".join(written).strip()
             emit(Arguments(f"{separator}{json_text.text_of(key)}: "))
             separator = ", "
