@@ -267,6 +267,29 @@ def test_a_value_that_was_cut_off_is_no_value(value: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "marker"),
+    [
+        ("glm", "<tool_call>"),
+        ("hermes", "<tool_call>"),
+        ("qwen3-coder", "<tool_call>\n<function="),
+        ("llama3-functions", "<function="),
+        ("gemma4", "<|tool_call>call:"),
+        ("minimax-m2", '<minimax:tool_call><invoke name="'),
+        ("hy3", "<tool_calls><tool_call>"),
+        ("kimi-k2", KIMI_CALL),
+        ("deepseek-v3.1", DEEPSEEK_CALL),
+        ("lfm2", "<|tool_call_start|>["),
+    ],
+)
+def test_text_about_a_marker_comes_as_soon_as_it_is_there(name: str, marker: str) -> None:
+    reader = Reader(lambda source, emit: FORMATS[name].read(source, emit, TOOLS))
+    assert merged(reader.feed(f"Calls begin with {marker} in this format")) == [
+        Text(f"Calls begin with {marker} in this format")
+    ]
+    assert reader.feed(".") == [Text(".")]
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("hermes", '<tool_call>\n{"name": "weather", "arguments": {"city": "U'),

@@ -46,11 +46,11 @@ class _DeepSeek(CallSection):
     def read_header(self, source: Source) -> Reading[tuple[str, str] | None]:
         """See `CallSection`."""
         if not (yield from source.accept(_FUNCTION)):
-            found = yield from read_name(source, (_SEPARATOR,), self.borders)
+            found = yield from read_name(source, (_SEPARATOR,))
             return None if found is None else (found[0], "")
         if (yield from source.peek()) in ("{", "<"):  # A bare call of a function of this name.
             return "function", ""
-        found = yield from read_name(source, ("\n", _BLOCK, "{"), (*self.borders, _SEPARATOR))
+        found = yield from read_name(source, ("\n", _BLOCK, "{"), in_line=True)
         if found is None:
             source.put_back(_FUNCTION)
             return None

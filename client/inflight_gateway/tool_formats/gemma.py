@@ -53,7 +53,7 @@ class _Gemma(ToolFormat):
             if marker is None:
                 return
             is_call = yield from source.accept(_CALL)
-            found = (yield from read_name(source, ("{",), (end, begin))) if is_call else None
+            found = (yield from read_name(source, ("{",))) if is_call else None
             if found is None:
                 emit(Text(space + begin + (_CALL if is_call else "")))
                 continue

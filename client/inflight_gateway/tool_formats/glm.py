@@ -51,7 +51,7 @@ class GLM(ToolFormat):
             space, marker = yield from text_until(source, (_OPEN,), emit)
             if marker is None:
                 return
-            found = yield from read_name(source, (_KEY, _CLOSE), (_OPEN,))
+            found = yield from read_name(source, (_KEY, _CLOSE))
             if found is None:
                 emit(Text(space + _OPEN))
             else:

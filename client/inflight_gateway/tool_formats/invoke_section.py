@@ -60,7 +60,7 @@ class InvokeSection(ListFormat):
                 return
             unread = space + begin + (yield from source.space())
             while (yield from source.accept(self.invoke[0])):
-                found = yield from read_name(source, (self.name_end,), ("\n", *self.section, *self.invoke))
+                found = yield from read_name(source, (self.name_end,), in_line=True)
                 if found is None:
                     unread += self.invoke[0]
                     break

@@ -51,7 +51,7 @@ class KimiK2(CallSection):
 
     def read_header(self, source: Source) -> Reading[tuple[str, str] | None]:
         """See `CallSection`."""
-        found = yield from read_name(source, (_ARGUMENTS,), self.borders, form=_ID)
+        found = yield from read_name(source, (_ARGUMENTS,), form=_ID)
         match = None if found is None else _ID.fullmatch(found[0])
         return None if match is None else (match[1], "")
 

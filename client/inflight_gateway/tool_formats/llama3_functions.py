@@ -40,7 +40,7 @@ class Llama3Functions(ToolFormat):
             space, marker = yield from text_until(source, (_OPEN,), emit)
             if marker is None:
                 return
-            found = yield from read_name(source, (">",), ("\n", "<"))
+            found = yield from read_name(source, (">",), in_line=True)
             if found is None:
                 emit(Text(space + _OPEN))
                 continue

@@ -67,7 +67,7 @@ def read_calls(source: Source, emit: Emit) -> Reading[bool]:
     A call whose arguments are malformed is the last one.
     """
     called = False
-    while (found := (yield from read_name(source, ("(",), ("<", ")", "]", ",")))) is not None:
+    while (found := (yield from read_name(source, ("(",)))) is not None:
         called = True
         emit(Call(found[0]))
         if not (yield from read_arguments(source, emit)):

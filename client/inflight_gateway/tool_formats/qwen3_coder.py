@@ -75,7 +75,7 @@ class Qwen3Coder(ToolFormat):
                 if (yield from source.accept(_FUNCTION)):
                     marker = _FUNCTION
                     opening += _FUNCTION
-            if marker == _FUNCTION and (found := (yield from read_name(source, (">",), ("\n", "<")))) is not None:
+            if marker == _FUNCTION and (found := (yield from read_name(source, (">",), in_line=True))) is not None:
                 closing = yield from self.arguments.read(source, emit, found[0], tools)
                 # Models forget one of the ends.
                 if (yield from source.accept(_END)) or (yield from source.accept(self.closing)):
