@@ -47,21 +47,28 @@ def of_response_format(given: ResponseFormat | None, field: str) -> AnswerForm |
     """Return the form that OpenAI's field asks for. Raises ApiError if its schema is missing, or of another type."""
     if given is None:
         return None
-    for name, of_type in (("json_schema", "json_schema"), ("value", "json_object")):
-        if getattr(given, name) is not None and given.type != of_type:
+    for name, value, of_type in (
+        ("json_schema", given.json_schema, "json_schema"),
+        ("value", given.value, "json_object"),
+        ("schema", given.schema_, "json_object"),
+    ):
+        if value is not None and given.type != of_type:
             raise invalid(f"{field}.{name}", f"{field}.{name} is given; the type {given.type} has none")
     match given.type:
         case "text":
             return None
         case "json_object":
-            return (
-                AnswerForm(field, "json_object", True)
-                if given.value is None
-                else AnswerForm(field, "json", given.value)
-            )
+            return _of_json_object(given, field)
     if given.json_schema is None:
         raise invalid(f"{field}.json_schema", f"{field}.json_schema is missing; the type json_schema needs it")
     return AnswerForm(field, "json", given.json_schema.schema_)
+
+
+def _of_json_object(given: ResponseFormat, field: str) -> AnswerForm:
+    if given.value is not None and given.schema_ is not None:
+        raise invalid(f"{field}.schema", f"{field}.schema is given with {field}.value; only one of them may be given")
+    schema = given.schema_ if given.value is None else given.value
+    return AnswerForm(field, "json_object", True) if schema is None else AnswerForm(field, "json", schema)
 
 
 def _of_structured_outputs(given: StructuredOutputs) -> AnswerForm:

@@ -38,11 +38,14 @@ class NamedSchema(Strict):
 
 
 class ResponseFormat(Strict):
-    """OpenAI's field, with TGI's addition, which huggingface_hub's client sends in place of a `json_schema`."""
+    """OpenAI's field, with two names of a schema that clients send in place of a `json_schema`."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = Field(None, description="Only with the type json_schema.")
     value: dict[str, Any] | None = Field(None, description="As in TGI: a JSON schema. Only with the type json_object.")
+    schema_: dict[str, Any] | None = Field(
+        None, alias="schema", description="As in llama.cpp: a JSON schema. Only with the type json_object."
+    )
 
 
 class StructuredOutputs(Strict):

@@ -25,6 +25,7 @@ USER: Any = [{"role": "user", "content": "!request"}]
         ({"response_format": {"type": "json_object"}}, {"json_object": True}),
         ({"response_format": NAMED}, {"json": SCHEMA}),
         ({"response_format": {"type": "json_object", "value": SCHEMA}}, {"json": SCHEMA}),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, {"json": SCHEMA}),
         ({"structured_outputs": {"json": SCHEMA}}, {"json": SCHEMA}),
         ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, {"json": SCHEMA}),
         (
@@ -59,6 +60,12 @@ def test_a_form_reaches_the_server(client: OpenAI, fields: dict[str, Any], expec
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, None, "schema is missing"),
         ({"response_format": {"type": "text", "value": {}}}, "response_format.value", "the type text has none"),
         ({"response_format": {"type": "json_object", "value": 1}}, "response_format.value", "dictionary"),
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "the type text has none"),
+        (
+            {"response_format": {"type": "json_object", "schema": {}, "value": {}}},
+            "response_format.schema",
+            "given with response_format.value",
+        ),
         ({"guided_json": "no"}, "guided_json", "an object, or text that holds one"),
         ({"guided_json": "[" * 100_000}, "guided_json", "an object, or text that holds one"),
         ({"guided_json": "[]"}, "guided_json", "dictionary"),
