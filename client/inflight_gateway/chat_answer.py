@@ -27,7 +27,7 @@ class Deltas:
         for piece in pieces:
             match piece:
                 case Thought(text):
-                    yield {"reasoning_content": text}
+                    yield {"reasoning_content": text, "reasoning": text}
                 case Text(text):
                     yield {"content": text}
                 case Call(name):
@@ -51,7 +51,7 @@ def message_of(pieces: Sequence[Piece]) -> AnswerMessage:
     calls = calls_of(pieces)
     message: AnswerMessage = {"role": "assistant", "content": None if calls and not text else text, "refusal": None}
     if thought := "".join(piece.text for piece in pieces if isinstance(piece, Thought)):
-        message["reasoning_content"] = thought
+        message["reasoning_content"] = message["reasoning"] = thought
     if calls:
         message["tool_calls"] = calls
     return message

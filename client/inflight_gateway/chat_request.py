@@ -13,7 +13,7 @@ MAX_TOOLS = 128
 MAX_TOOL_CALLS = 128
 """In one message."""
 
-_IN_PLACE_OF_CONTENT = ("tool_calls", "reasoning_content", "refusal")
+_IN_PLACE_OF_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "refusal")
 
 _FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 _Text = Annotated[str, Field(min_length=1)]
@@ -30,6 +30,7 @@ class TextPart(Strict):
     role: Literal["assistant"] | None = None
     tool_calls: list[Any] | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
 
 
@@ -110,6 +111,7 @@ class ChatMessage(Strict):
         None, description="Of a tool, which needs it: the call that it answers.", validate_default=True
     )
     reasoning_content: str | None = Field(None, description="What the assistant thought.")
+    reasoning: str | None = Field(None, description="vLLM's name of reasoning_content. It counts if both are given.")
     refusal: str | None = Field(None, description="Of the assistant: that it declined to answer, in place of content.")
     content: _MessageContent | None = Field(
         None,
@@ -161,6 +163,11 @@ class ChatMessage(Strict):
         if any(isinstance(part, RefusalPart) for part in parts) and info.data.get("role") != "assistant":
             raise ValueError("it must have no refusals unless role is assistant")
         return value
+
+    @property
+    def thoughts(self) -> str | None:
+        """What the assistant thought, by whichever name it is given."""
+        return self.reasoning_content if self.reasoning is None else self.reasoning
 
     @property
     def parts(self) -> list[TextPart | ImagePart | RefusalPart]:

@@ -29,9 +29,8 @@ def _sent(message: ChatMessage) -> Message:
     texts = [None if isinstance(part, ImagePart) else part.text for part in message.parts]
     has_content = bool(texts) or not message.tool_calls
     sent: Message = {"role": role, "content": content_of(texts) if has_content else None}
-    for name in ("name", "tool_call_id", "reasoning_content"):
-        if (value := getattr(message, name)) is not None:
-            sent[name] = value
+    named = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": message.thoughts}
+    sent |= {name: value for name, value in named.items() if value is not None}
     if message.tool_calls:
         ignored: dict[str, Any] = {"index": True, "function": {"parsed_arguments"}}
         sent["tool_calls"] = [call.model_dump(exclude=ignored) for call in message.tool_calls]

@@ -263,6 +263,8 @@ class AnswerMessage(TypedDict):
     content: str | None
     refusal: None
     reasoning_content: NotRequired[str]
+    reasoning: NotRequired[str]
+    """The same by the name that vLLM gives it."""
     tool_calls: NotRequired[list[CallOfAnswer]]
 
 

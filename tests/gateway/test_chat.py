@@ -99,7 +99,7 @@ def test_what_openais_parse_adds_can_be_sent_back(client: OpenAI) -> None:
 @pytest.mark.parametrize(
     "added",
     [
-        {"role": "assistant", "refusal": None, "reasoning_content": "So.", "tool_calls": [CALL]},
+        {"role": "assistant", "refusal": None, "reasoning_content": "So.", "reasoning": "So.", "tool_calls": [CALL]},
         {"annotations": []},
     ],
 )
@@ -130,6 +130,9 @@ def test_null_means_absent_also_for_fields_that_are_not_supported(gateway: Gatew
         ({"content": "No.", "refusal": ""}, {"content": "No."}),
         # An answer that ended while the model thought.
         ({"content": None, "reasoning_content": "Hm"}, {"content": "", "reasoning_content": "Hm"}),
+        # By vLLM's name, which counts if both are given.
+        ({"content": None, "reasoning": "Hm"}, {"content": "", "reasoning_content": "Hm"}),
+        ({"content": None, "reasoning": "Hm", "reasoning_content": "So"}, {"content": "", "reasoning_content": "Hm"}),
     ],
 )
 def test_a_history_may_have_what_another_model_did_not_say(

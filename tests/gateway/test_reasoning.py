@@ -45,6 +45,19 @@ def test_thoughts_and_answers(client: OpenAI, text: str, fields: Any, expected: 
     assert (thought, "".join(delta.content or "" for delta in deltas)) == (expected[0] or "", expected[1])
 
 
+def test_a_thought_also_has_the_name_that_vllm_gives_it(client: OpenAI) -> None:
+    """Some clients read only one of the names. They may send back both."""
+    asked: Any = {"model": "llm", "messages": user("<think> So. </think> Ulm.")}
+    message = client.chat.completions.create(**asked).choices[0].message.model_dump()
+    assert message["reasoning"] == message["reasoning_content"] == "So."
+    deltas = [chunk.choices[0].delta.model_dump() for chunk in client.chat.completions.create(**asked, stream=True)]
+    thoughts = [(delta["reasoning"], delta["reasoning_content"]) for delta in deltas if "reasoning" in delta]
+    assert thoughts
+    assert all(one == other for one, other in thoughts)
+    answer = client.chat.completions.create(model="llm", messages=[*user("a"), message, *user("b")])
+    assert answer.choices[0].message.content == "b "
+
+
 @pytest.mark.parametrize("end", [{"continue_final_message": True}, {"add_generation_prompt": False}])
 def test_what_the_client_wrote_last_begins_no_thought(client: OpenAI, end: Any) -> None:
     """The template would say that one has begun."""
