@@ -18,7 +18,7 @@ from inflight_gateway.chat_request import ChatRequest
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
-from inflight_gateway.logprobs import chat_logprobs
+from inflight_gateway.logprobs import chat_logprobs, prompt_logprobs
 from inflight_gateway.messages import images_of, sent_messages
 from inflight_gateway.prediction import draft_of
 from inflight_gateway.reasoning_effort import effort_variables
@@ -73,6 +73,8 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
     choices = [_choice(index, choice, body, plan) for index, choice in enumerate(answer.choices)]
     if body.return_token_ids and answer.prompt is not None:
         head["prompt_token_ids"] = answer.prompt.token_ids
+    if body.prompt_logprobs is not None:
+        head["prompt_logprobs"] = prompt_logprobs(answer.prompt_logprobs)
     return JSONResponse(
         {**head, "choices": choices, "usage": usage_count(answer.usage, answer.perf if body.prediction else None)}
     )
@@ -155,4 +157,6 @@ def _choice(index: int, answer: Choice, body: ChatRequest, plan: ChatPlan) -> Ch
 
 
 def _logprobs(answer: Choice | Chunk, body: ChatRequest) -> ChatLogprobs | None:
-    return chat_logprobs(answer.logprobs, body.num_likeliest) if body.logprobs else None
+    if not body.logprobs:
+        return None
+    return chat_logprobs(answer.logprobs, body.num_likeliest, by_ids=bool(body.return_tokens_as_token_ids))

@@ -18,7 +18,7 @@ from inflight_gateway.asked_form import asked_form
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
-from inflight_gateway.logprobs import completion_logprobs, echo_logprobs, length_of
+from inflight_gateway.logprobs import completion_logprobs, echo_logprobs, length_of, prompt_logprobs
 from inflight_gateway.responses import Completion, CompletionChoice
 from inflight_gateway.sampling import sampling
 from inflight_gateway.schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
@@ -98,7 +98,7 @@ async def _events(
 def _for_echo(body: CompletionRequest) -> Sampling:
     """Return what else the server is asked for: the prompt, and its scores if they are wanted or if all else ends."""
     asked = Sampling(return_prompt=True)
-    if body.logprobs is not None or body.max_tokens == 0:
+    if body.prompt_logprobs is None and (body.logprobs is not None or body.max_tokens == 0):
         asked["prompt_logprobs"] = body.logprobs or 0
     return asked
 
@@ -108,6 +108,8 @@ def _whole(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: Compl
     choice = _echo(index, prompt, whole, answer, body) if body.echo else _choice(index, answer, body, 0)
     if body.return_token_ids and whole.prompt is not None:
         choice["token_ids"], choice["prompt_token_ids"] = list(answer.token_ids), list(whole.prompt.token_ids)
+    if body.prompt_logprobs is not None:
+        choice["prompt_logprobs"] = prompt_logprobs(whole.prompt_logprobs)
     return choice
 
 
@@ -118,7 +120,8 @@ def _echo(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: Comple
     text = prompt if isinstance(prompt, str) and body.truncate_prompt_tokens is None else read.text
     logprobs = None
     if body.logprobs is not None:
-        logprobs = echo_logprobs(text, read, whole.prompt_logprobs, answer.logprobs)
+        by_ids = bool(body.return_tokens_as_token_ids)
+        logprobs = echo_logprobs(text, read, whole.prompt_logprobs, answer.logprobs, by_ids=by_ids)
     return {
         "index": index,
         "text": text + answer.text,
@@ -130,10 +133,11 @@ def _echo(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: Comple
 
 def _choice(index: int, answer: Choice | Chunk, body: CompletionRequest, offset: int) -> CompletionChoice:
     """Return an answer, or the new piece of it that begins after `offset` characters."""
+    by_ids = bool(body.return_tokens_as_token_ids)
     return {
         "index": index,
         "text": answer.text,
-        "logprobs": None if body.logprobs is None else completion_logprobs(answer.logprobs, offset),
+        "logprobs": None if body.logprobs is None else completion_logprobs(answer.logprobs, offset, by_ids=by_ids),
         "finish_reason": answer.finish_reason,
         "stop_reason": answer.stop_reason,
     }

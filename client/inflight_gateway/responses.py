@@ -106,6 +106,15 @@ class CompletionLogprobs(TypedDict):
     text_offset: list[int]
 
 
+class PromptLogprob(TypedDict):
+    """The log-probability of a token at a place of the prompt, as vLLM has it."""
+
+    logprob: float
+    rank: int
+    """1 for the likeliest token."""
+    decoded_token: str
+
+
 class CompletionChoice(TypedDict):
     """One answer, or the new piece of it."""
 
@@ -117,6 +126,8 @@ class CompletionChoice(TypedDict):
     """As in vLLM: which text of `stop` or token of `stop_token_ids` ended the answer, if one did."""
     token_ids: NotRequired[list[int]]
     prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: NotRequired[list[dict[str, PromptLogprob] | None]]
+    """As in vLLM: for each token of the prompt but the first, which has null, tokens by their ids."""
 
 
 class Completion(TypedDict):
@@ -290,6 +301,8 @@ class ChatCompletion(TypedDict):
     choices: list[ChatChoice]
     usage: UsageCount
     prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: NotRequired[list[dict[str, PromptLogprob] | None]]
+    """As in a completion."""
 
 
 class Tokenization(TypedDict):

@@ -29,6 +29,7 @@ _SAME = (
     "bad_words",
     "allowed_token_ids",
     "logprob_token_ids",
+    "prompt_logprobs",
     "length_penalty",
     "early_stopping",
     "num_speculative_tokens",

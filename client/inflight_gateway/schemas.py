@@ -152,6 +152,14 @@ class Generation(Authored, GuidedFields):
     return_token_ids: bool | None = Field(
         None, description="As in vLLM: `token_ids` of each answer or chunk, and `prompt_token_ids`."
     )
+    return_tokens_as_token_ids: bool | None = Field(
+        None, description="As in vLLM: log-probabilities name tokens by their ids, as in `token_id:28`."
+    )
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        None,
+        description="As in vLLM: log-probabilities of the prompt's tokens, and of so many of the likeliest. Not with "
+        "stream.",
+    )
     use_beam_search: bool | None = Field(
         None, description="As in vLLM: `n` beams, or `best_of` in a completion. Not with stream, seed and logprobs."
     )
@@ -171,6 +179,13 @@ class Generation(Authored, GuidedFields):
     def _only_of_streams(cls, value: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
         if value is not None and not info.data.get("stream"):
             raise ValueError("it must be absent unless stream is true")
+        return value
+
+    @field_validator("prompt_logprobs")
+    @classmethod
+    def _only_whole(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("stream"):
+            raise ValueError("it must be absent if stream is true")
         return value
 
     @field_validator("use_beam_search")

@@ -266,6 +266,41 @@ def test_named_tokens_in_a_chat(client: OpenAI) -> None:
         assert entry.top_logprobs[0].token == entry.token
 
 
+def test_tokens_of_logprobs_by_their_ids(client: OpenAI, tokenizer: Any) -> None:
+    by_ids = {"return_tokens_as_token_ids": True}
+    for echo in (False, True):
+        texts = complete(client, logprobs=2, echo=echo).choices[0].logprobs
+        ids = complete(client, logprobs=2, echo=echo, extra_body=by_ids).choices[0].logprobs
+        assert [tokenizer.decode([int(name.removeprefix("token_id:"))]) for name in ids.tokens] == texts.tokens
+        assert ids.text_offset == texts.text_offset
+        for top, chosen in zip(ids.top_logprobs[echo:], ids.tokens[echo:], strict=True):
+            assert chosen in top
+    (entry, *_) = chat(client, logprobs=True, top_logprobs=1, extra_body=by_ids).choices[0].logprobs.content
+    assert entry.token == entry.top_logprobs[0].token == f"token_id:{tokenizer.encode(bytes(entry.bytes).decode())[0]}"
+
+
+def test_logprobs_of_a_prompt(client: OpenAI, tokenizer: Any) -> None:
+    """In vLLM's form. The values are those of an echo."""
+    answer = complete(client, n=2, max_tokens=1, extra_body={"prompt_logprobs": 1})
+    (echoed,) = complete(client, echo=True, logprobs=1, max_tokens=1).choices
+    for choice in answer.choices:
+        assert choice.logprobs is None
+        first, *rest = choice.prompt_logprobs
+        assert first is None
+        scores = [next(iter(entry.items())) for entry in rest]
+        assert [int(token) for token, _ in scores] == tokenizer.encode(COUNT)[1:]
+        assert [score["decoded_token"] for _, score in scores] == echoed.logprobs.tokens[1:-1]
+        values = echoed.logprobs.token_logprobs[1:-1]
+        assert [score["logprob"] for _, score in scores] == pytest.approx(values, abs=1e-4)
+        for entry in rest:  # The token of the prompt, and the likeliest one unless it is the same.
+            ranks = [score["rank"] for score in entry.values()]
+            assert ranks == ([1] if ranks[0] == 1 else [ranks[0], 1])
+    scored = chat(client, max_tokens=1, extra_body={"prompt_logprobs": 0, "return_token_ids": True})
+    assert [*map(list, scored.prompt_logprobs[1:])] == [[str(token)] for token in scored.prompt_token_ids[1:]]
+    with pytest.raises(openai.BadRequestError, match="prompt_logprobs is 1: it must be absent if stream is true"):
+        complete(client, stream=True, extra_body={"prompt_logprobs": 1})
+
+
 def test_logprobs_of_a_chat_without_others(client: OpenAI) -> None:
     (entry, *_) = chat(client, logprobs=True).choices[0].logprobs.content
     assert entry.top_logprobs == []
