@@ -44,8 +44,9 @@ _FIELDS = {"prompt": "messages"}
 )
 async def create_chat_completion(body: ChatRequest, service: TheService, request: Request) -> Response:
     """Answer a chat."""
-    adapter = await service.adapter(body.model)
-    note_request("chat", body.model, stream=bool(body.stream))
+    name = service.name_of(body.model)
+    adapter = await service.adapter(name)
+    note_request("chat", name, stream=bool(body.stream))
     take_samples(request.scope, body.num_sequences)
     asked = sampling(body, request.scope, adapter)
     asked["max_tokens"] = body.max_completion_tokens or body.max_tokens or ALL_TOKENS
@@ -62,7 +63,7 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion.chunk" if body.stream else "chat.completion",
         "created": int(time.time()),
-        "model": body.model,
+        "model": name,
     }
     limit = {} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
     with naming_fields({**_FIELDS, **limit, **plan.names}):

@@ -37,8 +37,9 @@ router = APIRouter(route_class=JsonRoute)
 )
 async def create_completion(body: CompletionRequest, service: TheService, request: Request) -> Response:
     """Continue one or several prompts."""
-    adapter = await service.adapter(body.model)
-    note_request("text_completion", body.model, stream=bool(body.stream))
+    name = service.name_of(body.model)
+    adapter = await service.adapter(name)
+    note_request("text_completion", name, stream=bool(body.stream))
     take_samples(request.scope, len(body.prompts) * body.num_sequences)
     asked = sampling(body, request.scope, adapter)
     asked["max_tokens"] = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
@@ -55,7 +56,7 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
         "id": f"cmpl-{uuid.uuid4().hex}",
         "object": "text_completion",
         "created": int(time.time()),
-        "model": body.model,
+        "model": name,
     }
     with naming_fields({} if form is None else server_names(form.asked_by)):
         if body.stream:

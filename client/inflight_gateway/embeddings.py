@@ -31,8 +31,9 @@ AT_ONCE = 32
 )
 async def create_embeddings(body: EmbeddingRequest, service: TheService, request: Request) -> Response:
     """Embed one or several inputs."""
-    adapter = await service.adapter(body.model)
-    note_request("embeddings", body.model)
+    name = service.name_of(body.model)
+    adapter = await service.adapter(name)
+    note_request("embeddings", name)
     concurrency = min(AT_ONCE, len(body.inputs))
     take_samples(request.scope, concurrency)
     options = queueing(body, request.scope, adapter)
@@ -54,7 +55,7 @@ async def create_embeddings(body: EmbeddingRequest, service: TheService, request
         {
             "object": "list",
             "data": [_item(index, embedding, body) for index, embedding in enumerate(embeddings)],
-            "model": body.model,
+            "model": name,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
     )

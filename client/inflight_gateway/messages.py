@@ -29,8 +29,11 @@ def _sent(message: ChatMessage) -> Message:
     texts = [None if isinstance(part, ImagePart) else part.text for part in message.parts]
     has_content = bool(texts) or not message.tool_calls
     sent: Message = {"role": role, "content": content_of(texts) if has_content else None}
-    named = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": message.thoughts}
-    sent |= {name: value for name, value in named.items() if value is not None}
+    for name in ("name", "tool_call_id"):
+        if (value := getattr(message, name)) is not None:
+            sent[name] = value
+    if message.thoughts is not None:
+        sent["reasoning_content"] = message.thoughts
     if message.tool_calls:
         ignored: dict[str, Any] = {"index": True, "function": {"parsed_arguments"}}
         sent["tool_calls"] = [call.model_dump(exclude=ignored) for call in message.tool_calls]

@@ -97,8 +97,10 @@ _Truncation = Annotated[
 
 
 class Authored(Strict):
-    """The fields that say on whose behalf a request runs, how urgent it is, and whose cached prefixes it shares."""
+    """The fields that say which model a request is for, on whose behalf it runs, how urgent it is, and whose cached
+    prefixes it shares."""
 
+    model: Text | None = Field(None, description="Default: the model that is served.")
     user: Annotated[str, Field(max_length=256)] | None = Field(
         None, description="The tenant of the request, if the gateway has no API keys. Ignored otherwise, and if empty."
     )
@@ -114,7 +116,6 @@ class Authored(Strict):
 class Generation(Authored, GuidedFields):
     """The common fields of completions and chats."""
 
-    model: Text
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -274,7 +275,6 @@ class CompletionRequest(Generation):
 class EmbeddingRequest(Authored):
     """The body of POST /v1/embeddings."""
 
-    model: Text
     input: Input
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Count | None = Field(None, description="So many of the first numbers, normalised again.")

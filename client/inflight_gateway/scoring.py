@@ -49,7 +49,7 @@ async def classify(body: ClassifyRequest, service: TheService, request: Request)
     labels = (await service.client.describe_model()).labels
     return _answer(
         "classify",
-        body,
+        service.name_of(body.model),
         found,
         data=[
             {
@@ -69,7 +69,7 @@ async def score(body: ScoreRequest, service: TheService, request: Request) -> Re
     """Say how well documents answer queries. As in vLLM."""
     scores, found = await _scores(body.pairs, body, service, request)
     data = [{"index": index, "object": "score", "score": each} for index, each in enumerate(scores)]
-    return _answer("score", body, found, data=data)
+    return _answer("score", service.name_of(body.model), found, data=data)
 
 
 @router.post("/rerank", include_in_schema=False, response_model=None)
@@ -84,7 +84,7 @@ async def rerank(body: RerankRequest, service: TheService, request: Request) -> 
     if body.return_documents is not False:
         for result in results:
             result["document"] = {"text": texts[result["index"]]}
-    return _answer("rerank", body, found, results=results)
+    return _answer("rerank", service.name_of(body.model), found, results=results)
 
 
 async def _scores(
@@ -95,7 +95,8 @@ async def _scores(
     with naming_fields(_OF_PAIRS):
         found = await _classified([TextPair(*pair, kwargs) for pair in pairs], body, service, request)
     if (count := len(found[0].values)) != 1:
-        message = f"model is {body.model!a}, which has {count} classes; a score needs a model with 1. Use /classify"
+        name = service.name_of(body.model)
+        message = f"model is {name!a}, which has {count} classes; a score needs a model with 1. Use /classify"
         raise ApiError(400, "invalid_value", message, param="model")
     return [each.values[0] for each in found], found
 
@@ -103,8 +104,9 @@ async def _scores(
 async def _classified(
     prompts: Sequence[AnyPrompt], body: Scoring, service: Service, request: Request
 ) -> list[Embedding]:
-    adapter = await service.adapter(body.model)
-    note_request("classify", body.model)
+    name = service.name_of(body.model)
+    adapter = await service.adapter(name)
+    note_request("classify", name)
     concurrency = min(AT_ONCE, len(prompts))
     take_samples(request.scope, concurrency)
     found = await service.client.classify_many(
@@ -119,9 +121,9 @@ async def _classified(
     return found
 
 
-def _answer(kind: str, body: Scoring, found: Sequence[Embedding], **content: Any) -> Response:
+def _answer(kind: str, model: str, found: Sequence[Embedding], **content: Any) -> Response:
     usage: PromptCount = {"prompt_tokens": _tokens(found), "total_tokens": _tokens(found)}
-    head = {"id": f"{kind}-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": body.model}
+    head = {"id": f"{kind}-{uuid.uuid4().hex}", "object": "list", "created": int(time.time()), "model": model}
     return JSONResponse({**head, **content, "usage": usage})
 
 

@@ -20,7 +20,6 @@ _Texts = Annotated[
 class Scoring(Authored):
     """The common fields of these requests."""
 
-    model: Text
     use_activation: bool | None = Field(
         None, description="As in vLLM. False: logits in place of probabilities. Default: true."
     )

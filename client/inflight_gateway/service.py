@@ -37,6 +37,10 @@ class Service:
     model: ServedModel
     observer: Observer
 
+    def name_of(self, given: str | None) -> str:
+        """Return the name of the model that a request is for: the model itself, if the request names none."""
+        return self.model_name if given is None else given
+
     async def adapter(self, name: str) -> str | None:
         """Return the name of a LoRA adapter, and None for that of the model itself.
 

@@ -16,7 +16,7 @@ router = APIRouter(route_class=JsonRoute)
 @router.post("/tokenize")
 async def tokenize(body: TokenizeRequest, service: TheService) -> Tokenization:
     """Return the tokens of a prompt, or of a chat as the model would get them."""
-    await service.adapter(body.model or service.model_name)
+    await service.adapter(service.name_of(body.model))
     wants_strs = bool(body.return_token_strs)
     if isinstance(body, TokenizeText):
         found = await service.client.tokenize(
@@ -38,5 +38,5 @@ async def tokenize(body: TokenizeRequest, service: TheService) -> Tokenization:
 @router.post("/detokenize")
 async def detokenize(body: DetokenizeRequest, service: TheService) -> Detokenization:
     """Return the text of tokens."""
-    await service.adapter(body.model or service.model_name)
+    await service.adapter(service.name_of(body.model))
     return {"prompt": await service.client.detokenize(body.tokens)}

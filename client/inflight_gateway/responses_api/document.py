@@ -26,7 +26,7 @@ class ResponseDocument(TypedDict):
 class Document:
     """Makes the object from the request. What the request leaves out has the value that was used."""
 
-    def __init__(self, body: ResponsesRequest) -> None:
+    def __init__(self, body: ResponsesRequest, model: str) -> None:
         tools = [_offered(tool) for tool in body.tools or () if not isinstance(tool, WebSearchItem)]
         form = body.text.format if body.text is not None and body.text.format is not None else None
         choice: Any = body.tool_choice if body.tool_choice is not None else "auto"
@@ -37,7 +37,7 @@ class Document:
             "error": None,
             "instructions": body.instructions,
             "metadata": body.metadata or {},
-            "model": body.model,
+            "model": model,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),

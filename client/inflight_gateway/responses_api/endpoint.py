@@ -44,15 +44,16 @@ _FIELDS = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tok
 )
 async def create_response(body: ResponsesRequest, service: TheService, request: Request) -> Response:
     """Answer a conversation."""
-    adapter = await service.adapter(body.model)
-    note_request("chat", body.model, stream=bool(body.stream))
+    name = service.name_of(body.model)
+    adapter = await service.adapter(name)
+    note_request("chat", name, stream=bool(body.stream))
     take_samples(request.scope, 1)
     formats = await service.model.formats()
     effort = None if body.reasoning is None else body.reasoning.effort
     variables = (body.chat_template_kwargs or {}) | effort_variables(effort, "reasoning.effort", formats)
     ask = ChatAsk(messages_of(body), _form(body), tool_use(body), variables, images=images_of(body))
     asked = _sampling(body, request, adapter)
-    document, names = Document(body), function_names(body)
+    document, names = Document(body, name), function_names(body)
     with naming_fields(_FIELDS):
         plan = await plan_chat(service.client, formats, ask)
     with naming_fields({**_FIELDS, **plan.names}):

@@ -109,7 +109,6 @@ class ResponseStreamOptions(Strict):
 class ResponsesRequest(Authored):
     """The body of POST /v1/responses."""
 
-    model: _Text
     input: _Input
     instructions: str | None = None
     max_output_tokens: Count | None = Field(None, description="Default: as many as the context has room for.")
