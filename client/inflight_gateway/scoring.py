@@ -1,14 +1,15 @@
-"""POST /classify, /v1/score and /v1/rerank: the probabilities of classes, of a model that classifies."""
+"""POST /classify, /v1/score and /v1/rerank: the probabilities of classes, or how similar embeddings are."""
 
 import time
 import uuid
 from collections.abc import Sequence
+from operator import mul
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from inflight_client import AnyPrompt, Embedding, TextPair, Usage
+from inflight_client import AnyPrompt, Embedding, Queueing, TextPair, Usage
 from inflight_gateway.embeddings import AT_ONCE
 from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
@@ -91,6 +92,9 @@ async def _scores(
     pairs: Sequence[tuple[str, str]], body: OfPairs, service: Service, request: Request
 ) -> tuple[list[float], list[Embedding]]:
     """Return the score of each query with its document."""
+    if not await service.model.classifies():
+        with naming_fields(_OF_PAIRS):
+            return await _similarities(pairs, body, service, request)
     kwargs = body.chat_template_kwargs or {}
     with naming_fields(_OF_PAIRS):
         found = await _classified([TextPair(*pair, kwargs) for pair in pairs], body, service, request)
@@ -101,24 +105,47 @@ async def _scores(
     return [each.values[0] for each in found], found
 
 
+async def _similarities(
+    pairs: Sequence[tuple[str, str]], body: OfPairs, service: Service, request: Request
+) -> tuple[list[float], list[Embedding]]:
+    """Return the cosine of the embeddings of each query and its document, as vLLM does for models without classes."""
+    if body.chat_template_kwargs:
+        message = "chat_template_kwargs is given; it must be absent, as the model has no classes and embeds plain texts"
+        raise ApiError(400, "invalid_value", message, param="chat_template_kwargs")
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    concurrency, options = await _begin("embeddings", len(texts), body, service, request)
+    found = await service.client.embed_many(texts, concurrency=concurrency, **options)
+    _count(found, service)
+    vectors = dict(zip(texts, (each.values for each in found), strict=True))
+    return [sum(map(mul, vectors[query], vectors[document])) for query, document in pairs], found
+
+
 async def _classified(
     prompts: Sequence[AnyPrompt], body: Scoring, service: Service, request: Request
 ) -> list[Embedding]:
+    concurrency, options = await _begin("classify", len(prompts), body, service, request)
+    use_activation = body.use_activation is not False
+    found = await service.client.classify_many(
+        prompts, use_activation=use_activation, concurrency=concurrency, **options
+    )
+    _count(found, service)
+    return found
+
+
+async def _begin(kind: str, count: int, body: Scoring, service: Service, request: Request) -> tuple[int, Queueing]:
+    """Return how many of the prompts are on the server at once, and what the server is told of each."""
     name = service.name_of(body.model)
     adapter = await service.adapter(name)
-    note_request("classify", name)
-    concurrency = min(AT_ONCE, len(prompts))
+    note_request(kind, name)
+    concurrency = min(AT_ONCE, count)
     take_samples(request.scope, concurrency)
-    found = await service.client.classify_many(
-        prompts,
-        use_activation=body.use_activation is not False,
-        concurrency=concurrency,
-        **queueing(body, request.scope, adapter),
-    )
+    return concurrency, queueing(body, request.scope, adapter)
+
+
+def _count(found: Sequence[Embedding], service: Service) -> None:
     tokens = _tokens(found)
     service.metrics.count_prompt_tokens(tokens)
     note_answer(Usage(tokens, 0))
-    return found
 
 
 def _answer(kind: str, model: str, found: Sequence[Embedding], **content: Any) -> Response:

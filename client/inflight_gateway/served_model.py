@@ -41,6 +41,11 @@ class ServedModel:
         await self.formats()
         return 0 if self._described is None else self._described.max_draft_input_ids
 
+    async def classifies(self) -> bool:
+        """Return whether the model has classes. Raises what `formats` raises."""
+        await self.formats()
+        return self._described is not None and bool(self._described.labels)
+
     async def has_adapter(self, name: str) -> bool:
         """Return whether the model has a LoRA adapter of this name. A new one may have come while the server runs.
 

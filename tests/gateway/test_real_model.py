@@ -255,6 +255,26 @@ def test_embeddings(client: OpenAI, tokenizer: Any) -> None:
     assert caught.value.param == "dimensions"
 
 
+def test_scores_of_a_model_without_classes(real_gateway: GatewayProcess, client: OpenAI) -> None:
+    """As in vLLM: the cosine of the embeddings."""
+    query, documents = "A cat sleeps.", ["Tax law of 1987", "A cat is sleeping.", "A cat sleeps."]
+    answer = client.embeddings.create(model="llm", input=[query, *documents[:2]])
+    cat, law, other = (item.embedding for item in answer.data)
+    wanted = [dot(cat, law), dot(cat, other), 1]
+    scored = httpx.post(f"{real_gateway.url}/score", json={"text_1": query, "text_2": documents}, timeout=60).json()
+    assert [each["score"] for each in scored["data"]] == pytest.approx(wanted, abs=1e-3)
+    assert scored["usage"]["prompt_tokens"] == answer.usage.prompt_tokens  # Each text is embedded once.
+    body = {"query": query, "documents": documents}
+    ranked = httpx.post(f"{real_gateway.url}/rerank", json=body, timeout=60).json()["results"]
+    assert [each["index"] for each in ranked] == [2, 1, 0]
+    body["chat_template_kwargs"] = {"instruction": "a"}
+    refused = httpx.post(f"{real_gateway.url}/rerank", json=body, timeout=60)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "chat_template_kwargs")
+    body = {"query": query, "documents": ["a", "word " * 20000]}
+    refused = httpx.post(f"{real_gateway.url}/rerank", json=body, timeout=60)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "documents")
+
+
 def dot(a: list[float], b: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
 
