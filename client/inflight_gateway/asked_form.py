@@ -43,22 +43,34 @@ def _forms(body: GuidedFields) -> Iterator[AnswerForm]:
         yield _of_grammar(body.grammar)
 
 
+# The entries of a response_format, with the type that has them.
+_TYPE_OF_ENTRY = {
+    "json_schema": "json_schema",
+    "value": "json_object",
+    "schema_": "json_object",
+    "format": "structural_tag",
+    "structures": "structural_tag",
+    "triggers": "structural_tag",
+}
+
+
 def of_response_format(given: ResponseFormat | None, field: str) -> AnswerForm | None:
     """Return the form that OpenAI's field asks for. Raises ApiError if its schema is missing, or of another type."""
     if given is None:
         return None
-    for name, value, of_type in (
-        ("json_schema", given.json_schema, "json_schema"),
-        ("value", given.value, "json_object"),
-        ("schema", given.schema_, "json_object"),
-    ):
-        if value is not None and given.type != of_type:
+    for name, of_type in _TYPE_OF_ENTRY.items():
+        if getattr(given, name) is not None and given.type != of_type:
+            name = name.rstrip("_")
             raise invalid(f"{field}.{name}", f"{field}.{name} is given; the type {given.type} has none")
     match given.type:
         case "text":
             return None
         case "json_object":
             return _of_json_object(given, field)
+        case "structural_tag":
+            if given.format is None and given.structures is None:
+                raise invalid(f"{field}.format", f"{field}.format is missing; the type structural_tag needs it")
+            return AnswerForm(field, "structural_tag", given.model_dump(exclude_none=True))
     if given.json_schema is None:
         raise invalid(f"{field}.json_schema", f"{field}.json_schema is missing; the type json_schema needs it")
     return AnswerForm(field, "json", given.json_schema.schema_)

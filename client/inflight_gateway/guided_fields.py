@@ -38,14 +38,20 @@ class NamedSchema(Strict):
 
 
 class ResponseFormat(Strict):
-    """OpenAI's field, with two names of a schema that clients send in place of a `json_schema`."""
+    """OpenAI's field, with vLLM's structural tags, and with two names of a schema that clients send in place of a
+    `json_schema`."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: NamedSchema | None = Field(None, description="Only with the type json_schema.")
     value: dict[str, Any] | None = Field(None, description="As in TGI: a JSON schema. Only with the type json_object.")
     schema_: dict[str, Any] | None = Field(
         None, alias="schema", description="As in llama.cpp: a JSON schema. Only with the type json_object."
     )
+    format: dict[str, Any] | None = Field(None, description="As in vLLM. Only with the type structural_tag.")
+    structures: list[dict[str, Any]] | None = Field(
+        None, description="The older form of structural tags, with `triggers`. Only with the type structural_tag."
+    )
+    triggers: list[str] | None = None
 
 
 class StructuredOutputs(Strict):

@@ -15,6 +15,12 @@ from tests.gateway.test_tools import CALL, TOOLS, user
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 NAMED = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA, "strict": True}}
+TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "Ulm"}}
+OLDER_TAG = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}],
+    "triggers": ["<f>"],
+}
 USER: Any = [{"role": "user", "content": "!request"}]
 
 
@@ -26,6 +32,8 @@ USER: Any = [{"role": "user", "content": "!request"}]
         ({"response_format": NAMED}, {"json": SCHEMA}),
         ({"response_format": {"type": "json_object", "value": SCHEMA}}, {"json": SCHEMA}),
         ({"response_format": {"type": "json_object", "schema": SCHEMA}}, {"json": SCHEMA}),
+        ({"response_format": TAG}, {"structural_tag": TAG}),
+        ({"response_format": OLDER_TAG}, {"structural_tag": OLDER_TAG}),
         ({"structured_outputs": {"json": SCHEMA}}, {"json": SCHEMA}),
         ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, {"json": SCHEMA}),
         (
@@ -58,6 +66,8 @@ def test_a_form_reaches_the_server(client: OpenAI, fields: dict[str, Any], expec
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
         ({"response_format": {**NAMED, "type": "text"}}, "response_format.json_schema", "the type text has none"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, None, "schema is missing"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format.format", "format is missing"),
+        ({"response_format": {**TAG, "type": "text"}}, "response_format.format", "the type text has none"),
         ({"response_format": {"type": "text", "value": {}}}, "response_format.value", "the type text has none"),
         ({"response_format": {"type": "json_object", "value": 1}}, "response_format.value", "dictionary"),
         ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "the type text has none"),
