@@ -17,7 +17,7 @@ _IN_PLACE_OF_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "refusal
 
 _FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 _Text = Annotated[str, Field(min_length=1)]
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class TextPart(Strict):
@@ -287,6 +287,8 @@ class ChatRequest(Generation, ChatEnd):
     # With these values they ask for what there is.
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     verbosity: Literal["medium"] | None = None
+    add_special_tokens: Never | None = Field(None, description="The chat template writes them.")
+    echo: Never | None = None
     # vllm-router adds these to each chat.
     no_stop_trim: Never | None = None
     return_hidden_states: Never | None = None

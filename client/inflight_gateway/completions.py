@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -41,6 +41,7 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     adapter = await service.adapter(name)
     note_request("text_completion", name, stream=bool(body.stream))
     take_samples(request.scope, len(body.prompts) * body.num_sequences)
+    prompts = await _prompts(body, service)
     asked = sampling(body, request.scope, adapter)
     asked["max_tokens"] = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     form = asked_form(body)
@@ -60,8 +61,7 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     }
     with naming_fields({} if form is None else server_names(form.asked_by)):
         if body.stream:
-            return await begin(_events(body, service, asked, head), service.metrics)
-        prompts = body.prompts
+            return await begin(_events(body, prompts, service, asked, head), service.metrics)
         answers = await service.client.generate_many(prompts, concurrency=len(prompts), **asked)
     choices = [(prompt, answer, c) for prompt, answer in zip(prompts, answers, strict=True) for c in answer.choices]
     usage = total([answer.usage for answer in answers])
@@ -70,10 +70,23 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     return JSONResponse({**head, "choices": whole, "usage": usage_count(usage)})
 
 
+async def _prompts(body: CompletionRequest, service: Service) -> list[Prompt]:
+    """Return the prompts. Texts become tokens here if the tokenizer must add none of its own."""
+    if body.add_special_tokens is not False:
+        return body.prompts
+    with naming_fields({"text_input": "prompt"}):
+        return [
+            (await service.client.tokenize(prompt, add_special_tokens=False)).token_ids
+            if isinstance(prompt, str)
+            else prompt
+            for prompt in body.prompts
+        ]
+
+
 async def _events(
-    body: CompletionRequest, service: Service, asked: Sampling, head: dict[str, Any]
+    body: CompletionRequest, prompts: Sequence[Prompt], service: Service, asked: Sampling, head: dict[str, Any]
 ) -> AsyncGenerator[bytes, None]:
-    answers = Answers(service.client.stream(prompt, **asked) for prompt in body.prompts)
+    answers = Answers(service.client.stream(prompt, **asked) for prompt in prompts)
     if body.wants_usage:
         head = {**head, "usage": None}
     offsets: Counter[int] = Counter()

@@ -9,20 +9,22 @@ from inflight_client import Queueing, Sampling
 from inflight_gateway.errors import ApiError
 from inflight_gateway.keys import KEY, ApiKey
 from inflight_gateway.request_ids import REQUEST_ID
-from inflight_gateway.schemas import Authored, Generation
+from inflight_gateway.schemas import Authored, Generation, Sampled
 from inflight_gateway.tracing import context_for_model
 
 # Fields with the same name and meaning in the gateway and in the server.
-_SAME = (
-    "n",
+_SAME_IN_ALL = (
     "top_p",
-    "presence_penalty",
-    "frequency_penalty",
     "top_k",
     "min_p",
     "repetition_penalty",
-    "min_tokens",
+    "presence_penalty",
+    "frequency_penalty",
     "ignore_eos",
+)
+_SAME = (
+    "n",
+    "min_tokens",
     "stop_token_ids",
     "include_stop_str_in_output",
     "skip_special_tokens",
@@ -48,12 +50,8 @@ def sampling(body: Generation, scope: Scope, adapter: str | None) -> Sampling:
     if body.logprob_token_ids is not None and not body.wants_logprobs:
         message = "logprob_token_ids is given; logprobs must be given, too"
         raise ApiError(400, "invalid_value", message, param="logprob_token_ids")
-    fields: dict[str, Any] = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
-    fields["temperature"] = temperature(body.temperature)
-    if body.stop is not None:
-        fields["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop
-    if body.seed is not None:
-        fields["seed"] = body.seed % 2**64
+    fields = sampled(body)
+    fields |= {name: value for name in _SAME if (value := getattr(body, name)) is not None}
     if body.logit_bias is not None:
         fields["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
     if body.return_token_ids:
@@ -66,6 +64,17 @@ def sampling(body: Generation, scope: Scope, adapter: str | None) -> Sampling:
             raise ApiError(400, "invalid_value", message, param="use_beam_search")
         fields |= {"beam_width": body.num_sequences, "n": body.n or 1}
     return cast(Sampling, fields | queueing(body, scope, adapter))
+
+
+def sampled(body: Sampled) -> dict[str, Any]:
+    """Return the sampling parameters for the server that completions, chats and responses have in common."""
+    fields: dict[str, Any] = {name: value for name in _SAME_IN_ALL if (value := getattr(body, name)) is not None}
+    fields["temperature"] = temperature(body.temperature)
+    if body.stop is not None:
+        fields["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop
+    if body.seed is not None:
+        fields["seed"] = body.seed % 2**64
+    return fields
 
 
 def temperature(given: float | None) -> float:

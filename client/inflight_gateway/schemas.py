@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from inflight_client import Prompt
 from inflight_gateway.guided_fields import GuidedFields
-from inflight_gateway.strict import Never, Strict, at_most
+from inflight_gateway.strict import Always, Never, Strict, at_most
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 64
@@ -113,27 +113,32 @@ class Authored(Strict):
     )
 
 
-class Generation(Authored, GuidedFields):
+class Sampled(Strict):
+    """How the tokens of an answer are chosen, and what ends it, in completions, chats and responses."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    # OpenAI's seed is signed, the server's is not.
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: _Stop | None = None
+    ignore_eos: bool | None = None
+
+
+class Generation(Authored, GuidedFields, Sampled):
     """The common fields of completions and chats."""
 
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    stop: _Stop | None = None
-    # OpenAI's seed is signed, the server's is not.
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
     logit_bias: Annotated[dict[_WrittenTokenId, _Bias], at_most(MAX_BIASES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
     # Fields of this server that OpenAI does not have.
-    top_k: Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = None
-    ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[_TokenId], Field(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = Field(None, description="Default: true. Tools and reasoning may override it.")
@@ -168,6 +173,7 @@ class Generation(Authored, GuidedFields):
     early_stopping: bool | Literal["never"] | None = None
 
     # Clients send these fields. With the accepted values they change nothing.
+    spaces_between_special_tokens: bool | None = Field(None, description="Ignored: fast tokenizers put none there.")
     store: Never | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "default"] | None = None
@@ -221,6 +227,9 @@ class CompletionRequest(Generation):
     """The body of POST /v1/completions."""
 
     prompt: _Prompt
+    add_special_tokens: bool | None = Field(
+        None, description="As in vLLM. False: the prompt has its special tokens, such as <s>, already. Default: true."
+    )
     truncate_prompt_tokens: _Truncation = None
     echo: bool | None = Field(None, description="Begin each answer with its prompt. Not with stream.")
     max_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = Field(
@@ -280,6 +289,7 @@ class EmbeddingRequest(Authored):
     dimensions: Count | None = Field(None, description="So many of the first numbers, normalised again.")
 
     # Fields of this server that OpenAI does not have.
+    add_special_tokens: Always | None = None
     truncate_prompt_tokens: _Truncation = None
     pooling: Literal["last", "mean"] | None = Field(None, description="Default: last.")
     normalize: bool | None = Field(None, description="Default: true.")

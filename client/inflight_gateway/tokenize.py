@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter
 
+from inflight_gateway.field_names import naming_fields
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.messages import sent_messages
 from inflight_gateway.responses import Detokenization, Tokenization
@@ -39,4 +40,5 @@ async def tokenize(body: TokenizeRequest, service: TheService) -> Tokenization:
 async def detokenize(body: DetokenizeRequest, service: TheService) -> Detokenization:
     """Return the text of tokens."""
     await service.adapter(service.name_of(body.model))
-    return {"prompt": await service.client.detokenize(body.tokens)}
+    with naming_fields({"input_ids": "tokens"}):
+        return {"prompt": await service.client.detokenize(body.tokens)}

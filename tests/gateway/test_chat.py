@@ -213,6 +213,14 @@ def test_a_streamed_answer_has_its_tokens_if_they_are_asked_for(client: OpenAI) 
     assert [token for choice in choices[1:] for token in choice["token_ids"]] == [4, 6]
 
 
+def test_the_highest_effort_is_known(client: OpenAI) -> None:
+    """vLLM takes it, for templates such as DeepSeek's."""
+    with pytest.raises(BadRequestError, match="reasoning_effort is 'max'; it must be 'none' or absent, as the model"):
+        client.chat.completions.create(
+            model="llm", messages=[{"role": "user", "content": "one"}], extra_body={"reasoning_effort": "max"}
+        )
+
+
 def test_an_effort_that_the_template_does_not_know_is_refused(client: OpenAI) -> None:
     messages: list[Any] = [{"role": "user", "content": "one"}]
     with pytest.raises(BadRequestError, match="reasoning_effort is 'low'; it must be 'none' or absent"):
@@ -252,11 +260,13 @@ def test_a_prediction_is_a_hint_that_a_server_without_drafts_never_sees(client: 
     assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (0, 0)
 
 
-def test_what_vllm_router_adds_to_a_chat_changes_nothing(client: OpenAI) -> None:
-    """Seen with its release 0.1.17."""
+def test_what_clients_of_vllm_add_to_a_chat_changes_nothing(client: OpenAI) -> None:
+    """The first fields were seen with vllm-router 0.1.17."""
     added = {
         **dict.fromkeys(["no_stop_trim", "ignore_eos", "continue_final_message", "return_hidden_states"], False),
         **dict.fromkeys(["skip_special_tokens", "separate_reasoning", "stream_reasoning", "include_reasoning"], True),
+        # vLLM's defaults, which clients write out.
+        **{"add_special_tokens": False, "echo": False, "spaces_between_special_tokens": True},
     }
     messages: list[Any] = [{"role": "user", "content": "one two"}]
     answer = client.chat.completions.create(model="llm", messages=messages, logprobs=False, extra_body=added)

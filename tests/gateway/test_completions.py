@@ -205,4 +205,14 @@ def test_fields_that_do_not_fit_together(client: OpenAI, fields: Any, message: s
 
 def test_fields_that_ask_for_nothing_are_taken(client: OpenAI) -> None:
     harmless = {"store": False, "metadata": {"a": "b"}, "service_tier": "auto", "prompt_cache_key": "a"}
+    harmless |= {"spaces_between_special_tokens": True, "add_special_tokens": True}
     assert client.completions.create(model="llm", prompt="one", echo=False, extra_body=harmless).choices[0].text
+
+
+def test_a_prompt_may_have_its_special_tokens_already(client: OpenAI) -> None:
+    """The server gets tokens then, as it would add its own to a text. A token of the echo model is a character."""
+    tokens = [2**20 + ord(character) for character in "!request"]
+    for prompt in ("!request", tokens):
+        answer = client.completions.create(model="llm", prompt=prompt, extra_body={"add_special_tokens": False})
+        assert json.loads(answer.choices[0].text)["input_ids"] == tokens
+    assert json.loads(client.completions.create(model="llm", prompt="!request").choices[0].text)["text_input"]

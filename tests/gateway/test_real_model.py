@@ -255,6 +255,20 @@ def test_embeddings(client: OpenAI, tokenizer: Any) -> None:
     assert caught.value.param == "dimensions"
 
 
+def test_a_token_that_is_none_is_refused_by_the_name_of_its_field(real_gateway: GatewayProcess) -> None:
+    refused = httpx.post(f"{real_gateway.url}/detokenize", json={"tokens": [1, 99999999]}, timeout=60)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tokens")
+
+
+def test_structural_tags_as_a_response_format(client: OpenAI) -> None:
+    """As in vLLM, in both forms."""
+    tag = {"type": "structural_tag", "format": {"type": "const_string", "value": "Ulm"}}
+    assert chat(client, response_format=tag).choices[0].message.content == "Ulm"
+    item = {"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}
+    older = {"type": "structural_tag", "structures": [item], "triggers": ["<f>"]}
+    assert chat(client, response_format=older).choices[0].message.content == chat(client).choices[0].message.content
+
+
 def test_scores_of_a_model_without_classes(real_gateway: GatewayProcess, client: OpenAI) -> None:
     """As in vLLM: the cosine of the embeddings."""
     query, documents = "A cat sleeps.", ["Tax law of 1987", "A cat is sleeping.", "A cat sleeps."]
