@@ -47,6 +47,22 @@ def test_the_end_token_can_be_ignored(client: OpenAI) -> None:
     assert parameters["ignore_eos"] is True
 
 
+def test_sampling_fields_of_vllm_reach_the_server(client: OpenAI) -> None:
+    fields = {"top_k": 20, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.25}
+    _, parameters = arrived(client, input="!request", extra_body={**fields, "seed": -1, "stop": "Ulm"})
+    assert parameters.items() >= {**fields, "seed": 2**64 - 1, "stop": ["Ulm"]}.items()
+
+
+def test_input_tokens_are_counted(client: OpenAI) -> None:
+    """A token of the echo model is a character of the last message."""
+    count = client.responses.input_tokens.count(model="llm", input="Where is Ulm?", instructions="Be brief.")
+    assert (count.object, count.input_tokens) == ("response.input_tokens", 13)
+    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"}
+    messages: list[Any] = [{"role": "user", "content": [image]}]
+    with pytest.raises(openai.BadRequestError, match="input has images, whose tokens are not known"):
+        client.responses.input_tokens.count(model="llm", input=messages)
+
+
 def test_events_of_text(client: OpenAI) -> None:
     with client.responses.create(model="llm", input="one two", stream=True) as stream:
         events = list(stream)

@@ -23,6 +23,13 @@ class ResponseDocument(TypedDict):
     usage: dict[str, Any] | None
 
 
+class InputTokens(TypedDict):
+    """The answer to POST /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class Document:
     """Makes the object from the request. What the request leaves out has the value that was used."""
 

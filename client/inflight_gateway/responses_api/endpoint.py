@@ -1,4 +1,4 @@
-"""POST /v1/responses."""
+"""POST /v1/responses and POST /v1/responses/input_tokens."""
 
 import itertools
 from collections.abc import AsyncGenerator, Mapping
@@ -15,19 +15,21 @@ from inflight_gateway.asked_form import invalid
 from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.errors import ApiError
 from inflight_gateway.field_names import naming_fields
+from inflight_gateway.formats import Formats
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import parts_of, response_logprobs
 from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.responses_api.conversation import images_of, messages_of
-from inflight_gateway.responses_api.document import Document, ResponseDocument
+from inflight_gateway.responses_api.document import Document, InputTokens, ResponseDocument
 from inflight_gateway.responses_api.function_name import FunctionName
 from inflight_gateway.responses_api.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Event, Output
 from inflight_gateway.responses_api.request import ResponsesRequest
 from inflight_gateway.responses_api.tools import function_names, tool_use
-from inflight_gateway.sampling import queueing, temperature
+from inflight_gateway.sampling import queueing, sampled
 from inflight_gateway.schemas import ALL_TOKENS
 from inflight_gateway.service import Service, TheService
+from inflight_gateway.shown_chat import shown_chat
 from inflight_gateway.streaming import Answers, begin
 from inflight_gateway.tracing import note_request
 
@@ -48,10 +50,7 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     adapter = await service.adapter(name)
     note_request("chat", name, stream=bool(body.stream))
     take_samples(request.scope, 1)
-    formats = await service.model.formats()
-    effort = None if body.reasoning is None else body.reasoning.effort
-    variables = (body.chat_template_kwargs or {}) | effort_variables(effort, "reasoning.effort", formats)
-    ask = ChatAsk(messages_of(body), _form(body), tool_use(body), variables, images=images_of(body))
+    formats, ask = await _ask(body, service)
     asked = _sampling(body, request, adapter)
     document, names = Document(body, name), function_names(body)
     with naming_fields(_FIELDS):
@@ -70,6 +69,26 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     for _ in itertools.chain(output.add([*reader.feed(answer.text), *reader.end()]), output.close(status)):
         pass  # The events are for streams.
     return JSONResponse(document.of(status, output.items, answer.usage))
+
+
+@router.post("/v1/responses/input_tokens")
+async def count_input_tokens(body: ResponsesRequest, service: TheService) -> InputTokens:
+    """Count the tokens of a conversation as the model would get it."""
+    await service.adapter(service.name_of(body.model))
+    formats, ask = await _ask(body, service)
+    if ask.images:
+        raise invalid("input", "input has images, whose tokens are not known before the model reads them")
+    chat = shown_chat(ask.messages, ask.tools.tools if ask.tools is not None else (), ask.template_kwargs, formats)
+    with naming_fields(_FIELDS):
+        found = await service.client.tokenize(**chat.arguments())
+    return {"object": "response.input_tokens", "input_tokens": len(found.token_ids)}
+
+
+async def _ask(body: ResponsesRequest, service: Service) -> tuple[Formats, ChatAsk]:
+    formats = await service.model.formats()
+    effort = None if body.reasoning is None else body.reasoning.effort
+    variables = (body.chat_template_kwargs or {}) | effort_variables(effort, "reasoning.effort", formats)
+    return formats, ChatAsk(messages_of(body), _form(body), tool_use(body), variables, images=images_of(body))
 
 
 async def _encoded(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
@@ -119,16 +138,10 @@ def _status(finish_reason: str) -> str:
 
 
 def _sampling(body: ResponsesRequest, request: Request, adapter: str | None) -> Sampling:
-    asked: Sampling = {
-        "max_tokens": body.max_output_tokens or ALL_TOKENS,
-        "temperature": temperature(body.temperature),
-    }
-    if body.top_p is not None:
-        asked["top_p"] = body.top_p
+    asked = sampled(body)
+    asked["max_tokens"] = body.max_output_tokens or ALL_TOKENS
     if body.wants_logprobs:
         asked["logprobs"] = body.top_logprobs or 0
-    if body.ignore_eos is not None:
-        asked["ignore_eos"] = body.ignore_eos
     return cast(Sampling, {**asked, **queueing(body, request.scope, adapter)})
 
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, ValidationInfo, field
 
 from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS, Effort, choice_form
 from inflight_gateway.responses_api.input_items import InputItem
-from inflight_gateway.schemas import Authored, Count, Metadata, text_or_list
+from inflight_gateway.schemas import Authored, Count, Metadata, Sampled, text_or_list
 from inflight_gateway.strict import Never, Strict
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -106,14 +106,12 @@ class ResponseStreamOptions(Strict):
     include_obfuscation: Never | None = None
 
 
-class ResponsesRequest(Authored):
+class ResponsesRequest(Authored, Sampled):
     """The body of POST /v1/responses."""
 
     input: _Input
     instructions: str | None = None
     max_output_tokens: Count | None = Field(None, description="Default: as many as the context has room for.")
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     text: TextOptions | None = None
     tools: Annotated[list[ToolItem], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: _ToolChoice | None = Field(None, description="Default: auto where there are tools.")
@@ -128,7 +126,6 @@ class ResponsesRequest(Authored):
     stream_options: ResponseStreamOptions | None = None
 
     # Fields of this server that OpenAI does not have.
-    ignore_eos: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
         None, description="Variables for the model's chat template, such as enable_thinking."
     )
