@@ -48,10 +48,10 @@ class ResponseFormat(Strict):
         None, alias="schema", description="As in llama.cpp: a JSON schema. Only with the type json_object."
     )
     format: dict[str, Any] | None = Field(None, description="As in vLLM. Only with the type structural_tag.")
-    structures: list[dict[str, Any]] | None = Field(
+    structures: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = Field(
         None, description="The older form of structural tags, with `triggers`. Only with the type structural_tag."
     )
-    triggers: list[str] | None = None
+    triggers: Annotated[list[str], Field(fail_fast=True)] | None = None
 
 
 class StructuredOutputs(Strict):

@@ -95,9 +95,8 @@ async def _scores(
     if not await service.model.classifies():
         with naming_fields(_OF_PAIRS):
             return await _similarities(pairs, body, service, request)
-    kwargs = body.chat_template_kwargs or {}
     with naming_fields(_OF_PAIRS):
-        found = await _classified([TextPair(*pair, kwargs) for pair in pairs], body, service, request)
+        found = await _classified([TextPair(*pair, body.template_kwargs) for pair in pairs], body, service, request)
     if (count := len(found[0].values)) != 1:
         name = service.name_of(body.model)
         message = f"model is {name!a}, which has {count} classes; a score needs a model with 1. Use /classify"
@@ -109,9 +108,10 @@ async def _similarities(
     pairs: Sequence[tuple[str, str]], body: OfPairs, service: Service, request: Request
 ) -> tuple[list[float], list[Embedding]]:
     """Return the cosine of the embeddings of each query and its document, as vLLM does for models without classes."""
-    if body.chat_template_kwargs:
-        message = "chat_template_kwargs is given; it must be absent, as the model has no classes and embeds plain texts"
-        raise ApiError(400, "invalid_value", message, param="chat_template_kwargs")
+    for name in ("chat_template_kwargs", "instruction"):
+        if getattr(body, name):
+            message = f"{name} is given; it must be absent, as the model has no classes and embeds plain texts"
+            raise ApiError(400, "invalid_value", message, param=name)
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     concurrency, options = await _begin("embeddings", len(texts), body, service, request)
     found = await service.client.embed_many(texts, concurrency=concurrency, **options)

@@ -31,6 +31,15 @@ class OfPairs(Scoring):
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = Field(
         None, description="Variables for a chat template that reads pairs, such as an instruction."
     )
+    instruction: str | None = Field(
+        None, description="As in vLLM: the variable of this name, unless it is given there."
+    )
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """The variables for the chat template."""
+        named = {} if self.instruction is None else {"instruction": self.instruction}
+        return named | (self.chat_template_kwargs or {})
 
 
 class ClassifyText(Scoring):

@@ -12,6 +12,7 @@ from inflight_gateway.messages_api.conversation import images_of
 from inflight_gateway.messages_api.request import MessagesRequest
 from inflight_gateway.responses_api.request import ResponsesRequest
 from inflight_gateway.schemas import CompletionRequest, EmbeddingRequest
+from inflight_gateway.scoring_requests import RerankRequest
 from inflight_gateway.tokenize_request import DetokenizeRequest, TokenizeRequest
 
 USER = [{"role": "user", "content": "one"}]
@@ -31,6 +32,8 @@ def parts(*texts: str) -> list[dict[str, str]]:
         (CompletionRequest, {"model": "llm", "prompt": "a", "logit_bias": {str(i): "b" for i in MANY}}),
         (CompletionRequest, {"model": "llm", "prompt": "a", "metadata": {str(i): i for i in MANY}}),
         (CompletionRequest, {"model": "llm", "prompt": "a", **{f"x{i}": i for i in MANY}}),
+        (ChatRequest, {**CHAT, "response_format": {"type": "structural_tag", "structures": [1 for _ in MANY]}}),
+        (ChatRequest, {**CHAT, "response_format": {"type": "structural_tag", "triggers": [1 for _ in MANY]}}),
         (EmbeddingRequest, {"model": "llm", "input": [1, *([] for _ in MANY)]}),
         (DetokenizeRequest, {"tokens": [[] for _ in MANY]}),
         (TokenizeRequest, {"messages": [{"role": "user", "content": [1] * 4000}]}),
@@ -65,6 +68,16 @@ def test_a_message_has_at_most_4096_parts(body: Any) -> None:
         body.model_validate(given)
     content.pop()
     assert body.model_validate(given)
+
+
+def test_an_instruction_is_a_variable_of_the_template() -> None:
+    """As in vLLM, one among the variables counts more."""
+    for variables, wanted in ((None, {"instruction": "a"}), ({"b": 1}, {"instruction": "a", "b": 1})):
+        given = {"query": "a", "documents": ["b"], "instruction": "a", "chat_template_kwargs": variables}
+        assert RerankRequest.model_validate(given).template_kwargs == wanted
+    both = {"query": "a", "documents": ["b"], "instruction": "a", "chat_template_kwargs": {"instruction": "c"}}
+    assert RerankRequest.model_validate(both).template_kwargs == {"instruction": "c"}
+    assert RerankRequest.model_validate({"query": "a", "documents": ["b"]}).template_kwargs == {}
 
 
 def test_neighbouring_texts_are_one_part() -> None:
