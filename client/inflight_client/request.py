@@ -66,6 +66,8 @@ class Queueing(Tracing, total=False):
     lora_name: str
     # Of a longer prompt, keep only so many tokens at its end; -1: as many as leave room for the answer. Not for chats.
     truncate_prompt_tokens: int
+    # "right": keep so many at its beginning instead.
+    truncation_side: Literal["left", "right"]
     # After this time the server ends the answer with the tokens so far and the finish reason "deadline".
     deadline_ms: int
 

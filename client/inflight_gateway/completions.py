@@ -51,6 +51,7 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
         asked["logprobs"] = body.logprobs
     if body.truncate_prompt_tokens is not None:
         asked["truncate_prompt_tokens"] = body.truncate_prompt_tokens
+        asked["truncation_side"] = body.truncation_side or "left"
     if body.echo:
         asked |= _for_echo(body)
     head = {

@@ -39,11 +39,12 @@ async def create_embeddings(body: EmbeddingRequest, service: TheService, request
     options = queueing(body, request.scope, adapter)
     if body.truncate_prompt_tokens is not None:
         options["truncate_prompt_tokens"] = body.truncate_prompt_tokens
+        options["truncation_side"] = body.truncation_side or "right"
     with naming_fields(_FIELDS):
         embeddings = await service.client.embed_many(
             body.inputs,
             pooling=body.pooling or "last",
-            normalize=body.normalize is not False,
+            normalize=body.is_normalized,
             dimensions=body.dimensions,
             concurrency=concurrency,
             **options,

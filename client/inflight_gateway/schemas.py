@@ -92,7 +92,7 @@ class StreamOptions(Strict):
 
 _Truncation = Annotated[
     Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None,
-    Field(description="As in vLLM: of a longer prompt, keep only so many tokens at its end; -1: as many as have room."),
+    Field(description="As in vLLM: of a longer prompt, keep only so many tokens; -1: as many as have room."),
 ]
 
 
@@ -231,6 +231,9 @@ class CompletionRequest(Generation):
         None, description="As in vLLM. False: the prompt has its special tokens, such as <s>, already. Default: true."
     )
     truncate_prompt_tokens: _Truncation = None
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="As in vLLM: left keeps the end of the prompt, right its beginning. Default: left."
+    )
     echo: bool | None = Field(None, description="Begin each answer with its prompt. Not with stream.")
     max_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = Field(
         None, description=f"0 only with echo. Default: {DEFAULT_COMPLETION_TOKENS}."
@@ -291,8 +294,28 @@ class EmbeddingRequest(Authored):
     # Fields of this server that OpenAI does not have.
     add_special_tokens: Always | None = None
     truncate_prompt_tokens: _Truncation = None
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="As in vLLM: left keeps the end of an input, right its beginning. Default: right."
+    )
     pooling: Literal["last", "mean"] | None = Field(None, description="Default: last.")
     normalize: bool | None = Field(None, description="Default: true.")
+    use_activation: bool | None = Field(None, description="vLLM's name of normalize.")
+    # With these values they ask for what there is.
+    embed_dtype: Literal["float32"] | None = None
+    endianness: Literal["native", "little"] | None = None
+
+    @field_validator("use_activation")
+    @classmethod
+    def _same_as_normalize(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        other = info.data.get("normalize")
+        if value is not None and other not in (None, value):
+            raise ValueError(f"it must be normalize, {other}, or absent: both are names of one field")
+        return value
+
+    @property
+    def is_normalized(self) -> bool:
+        """Whether each embedding has the length 1."""
+        return self.normalize is not False and self.use_activation is not False
 
     @property
     def inputs(self) -> list[Prompt]:

@@ -39,6 +39,13 @@ def test_fields_reach_the_server(client: OpenAI) -> None:
     assert answer.data[0].embedding == [1, 7, 1, 0]
 
 
+def test_vllms_names_of_fields(client: OpenAI) -> None:
+    plain = {"use_activation": False, "embed_dtype": "float32", "endianness": "little", "add_special_tokens": True}
+    assert client.embeddings.create(model="llm", input="one", extra_body=plain).data[0].embedding == [1, 0, 0, 0]
+    with pytest.raises(BadRequestError, match="use_activation is True: it must be normalize, False, or absent"):
+        client.embeddings.create(model="llm", input="one", extra_body={"normalize": False, "use_activation": True})
+
+
 def test_as_many_inputs_as_openai_takes(client: OpenAI) -> None:
     answer = client.embeddings.create(model="llm", input=["one"] * 2048)
     assert [item.index for item in answer.data] == list(range(2048))

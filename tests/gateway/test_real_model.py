@@ -416,3 +416,20 @@ def test_only_the_end_of_a_prompt_is_kept_if_that_is_asked_for(client: OpenAI, t
     assert echoed == tokenizer.decode(end) + answer.choices[0].text
     embedded = client.embeddings.create(model="llm", input=COUNT, **kept)
     assert embedded.usage.prompt_tokens == 6
+
+
+def test_the_beginning_of_a_prompt_is_kept(client: OpenAI, tokenizer: Any) -> None:
+    """As in vLLM, of an input to embed by default, and of a prompt where that is asked for."""
+    ids = tokenizer(COUNT)["input_ids"]
+    cut = {"truncate_prompt_tokens": 3}
+    for options, part in (
+        ({}, ids[:3]),
+        ({"truncation_side": "right"}, ids[:3]),
+        ({"truncation_side": "left"}, ids[-3:]),
+    ):
+        for given in (COUNT, ids):
+            answer = client.embeddings.create(model="llm", input=given, extra_body={**cut, **options})
+            wanted = client.embeddings.create(model="llm", input=part).data[0].embedding
+            assert answer.data[0].embedding == pytest.approx(wanted, abs=1e-4)
+    right = complete(client, extra_body={**cut, "truncation_side": "right", "return_token_ids": True})
+    assert right.choices[0].prompt_token_ids == ids[:3]

@@ -1,4 +1,5 @@
-"""The end of a prompt has the tokens that transformers keeps when it truncates on the left."""
+"""The end of a prompt has the tokens that transformers keeps when it truncates on the left, and its beginning those
+that it keeps on the right."""
 
 from typing import Any
 
@@ -12,12 +13,12 @@ from inflight.text.prompt_encoder import PromptEncoder
 from tests.unit.test_longest_token import TEXTS, UNBOUNDED, of_bytes
 
 
-def wrapped(tokenizer: Tokenizer, template: str) -> Any:
+def wrapped(tokenizer: Tokenizer, template: str, side: str = "left") -> Any:
     """With the special token <end> where the template has it, such as in '<end> $A'."""
     if template != "$A":
         end = tokenizer.token_to_id("<end>")
         tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<end>", end)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, truncation_side="left")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, truncation_side=side)
 
 
 @pytest.mark.parametrize("template", ["$A", "<end> $A", "<end> $A <end>"])
@@ -25,6 +26,14 @@ def wrapped(tokenizer: Tokenizer, template: str) -> Any:
 def test_special_tokens_stay(template: str, text: str, most: int) -> None:
     tokenizer = wrapped(of_bytes(), template)
     kept = PromptEncoder(tokenizer, max_model_len=16).encode_end(text, most)
+    assert kept == tokenizer(text, truncation=True, max_length=most)["input_ids"]
+
+
+@pytest.mark.parametrize("template", ["$A", "$A <end>", "<end> $A <end>"])
+@given(text=TEXTS, most=st.integers(3, 12))
+def test_special_tokens_stay_after_the_beginning(template: str, text: str, most: int) -> None:
+    tokenizer = wrapped(of_bytes(), template, "right")
+    kept = PromptEncoder(tokenizer, max_model_len=16).encode_beginning(text, most)
     assert kept == tokenizer(text, truncation=True, max_length=most)["input_ids"]
 
 
@@ -37,6 +46,7 @@ def test_token_ids() -> None:
     encoder = PromptEncoder(None, max_model_len=4)
     assert encoder.encode_end([1, 2, 3], 2) == [2, 3]
     assert encoder.encode_end([1, 2, 3], 4) == [1, 2, 3]
+    assert encoder.encode_beginning([1, 2, 3], 2) == [1, 2]
 
 
 @pytest.mark.parametrize("text", ["6" * 300_000, "a" * 300_000 + "6é aa " * 1000, "aaa 6 " * 60_000])
@@ -54,6 +64,13 @@ def test_only_the_end_of_a_long_text_is_tokenized(monkeypatch: pytest.MonkeyPatc
     kept = PromptEncoder(tokenizer, max_model_len=2000).encode_end(text, 2000)
     assert kept == expected[:1] + expected[-1999:]
     assert lengths == [2**16]
+
+
+def test_only_the_beginning_of_a_long_text_is_tokenized() -> None:
+    tokenizer = wrapped(of_bytes(), "$A <end>", "right")
+    text = "6é aa " * 1000 + "a" * 300_000
+    kept = PromptEncoder(tokenizer, max_model_len=2000).encode_beginning(text, 2000)
+    assert kept == tokenizer(text, truncation=True, max_length=2000)["input_ids"]
 
 
 def test_a_text_with_very_long_tokens_is_cut_at_a_bound() -> None:

@@ -30,7 +30,7 @@ _KEPT = frozenset(
     (
         *("priority", "tenant", "request_class", "cache_salt", "client_request_id", "traceparent", "tracestate"),
         *("deadline_ms", "timeout", "target_ttft_ms", "tools", "chat_template_kwargs", "add_generation_prompt"),
-        *("continue_final_message", "truncate_prompt_tokens"),
+        *("continue_final_message", "truncate_prompt_tokens", "truncation_side"),
     )
 )
 

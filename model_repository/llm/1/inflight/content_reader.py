@@ -74,8 +74,8 @@ class ContentReader:
             prompt = [*self._encoder.encode(before), *rows, *self._encoder.encode(after, add_special_tokens=False)]
         return reader.read(self._encoder.encode(prompt), embeds)
 
-    def truncated(self, prompt: Prompt, most: int, max_tokens: int | None) -> list[int]:
-        """Return the last `most` tokens of a prompt; with -1, as many as leave room for `max_tokens`."""
+    def truncated(self, prompt: Prompt, most: int, max_tokens: int | None, *, beginning: bool = False) -> list[int]:
+        """Return the last `most` tokens of a prompt, or its first ones; -1: as many as leave room for `max_tokens`."""
         context = self._model.max_model_len
         if most > context:
             raise InvalidRequest(f"truncate_prompt_tokens is {most}; it must be at most {context}, the context")
@@ -84,7 +84,8 @@ class ContentReader:
             wanted = usual if max_tokens is None else 1 if max_tokens == ROOM_FOR_ALL else max_tokens
             # The last token of an output needs no place in the KV cache.
             most = max(1, min(context, self._capacity + (wanted > 0)) - wanted)
-        return self._encoder.encode_end(prompt, most)
+        encode = self._encoder.encode_beginning if beginning else self._encoder.encode_end
+        return encode(prompt, most)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of a client's tokens, special ones included. The model must have a tokenizer."""

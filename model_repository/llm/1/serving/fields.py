@@ -46,6 +46,7 @@ TOKEN_WEIGHTS = Kind("JSON object of token ids and numbers", None)
 MICROSECONDS = Kind("whole number", None)
 DOCUMENT = Kind("JSON, also as text", "TYPE_STRING")
 HEADER = Kind("text", None)
+SIDE = Kind('"left" or "right"', None)
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ GROUPS: dict[str, tuple[Field, ...]] = {
             INTEGER,
             "As in vLLM: of a longer prompt, keep only so many tokens at its end; -1: as many as leave room for "
             "`max_tokens`. Not with `messages`.",
+        ),
+        Field(
+            "truncation_side",
+            SIDE,
+            "As in vLLM: where `truncate_prompt_tokens` cuts. Right: keep the first tokens. Default: left.",
         ),
         Field(
             "embedding_request",

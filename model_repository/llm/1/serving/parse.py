@@ -20,6 +20,7 @@ from serving.output_options import OutputOptions
 from serving.prompt_fields import Prompt, prompt_images, prompt_truncation, read_prompt
 from serving.read_request import read_request
 from serving.structured_output_fields import structured_outputs
+from serving.values import RIGHT
 
 MAX_SAMPLES = 16
 _CANCEL_KEY = re.compile("[0-9a-f]{32}")
@@ -48,6 +49,8 @@ class ParsedRequest:
     """[rows, width] float, which take the place of tokens of the prompt."""
     truncate_prompt_tokens: int | None
     """How many tokens of the prompt to keep, at most; -1: as many as there is room for."""
+    keeps_beginning: bool
+    """Whether these are its first tokens, and not its last ones."""
     params: SamplingParams
     pooling: PoolingParams | None
     """What to make of the prompt, if an embedding or a classification is asked for."""
@@ -93,6 +96,7 @@ def parse(request: Any, num_logits: int, max_model_len: int, *, exclude_input: b
         images=prompt_images(fields, pooling),
         embeds=read_embeds(fields),
         truncate_prompt_tokens=prompt_truncation(fields, chat),
+        keeps_beginning=fields.get("truncation_side") == RIGHT,
         params=params,
         pooling=pooling,
         options=_options(fields, request),

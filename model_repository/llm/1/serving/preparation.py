@@ -157,7 +157,8 @@ class Preparation:
         prompt, most = parsed.prompt or (), parsed.truncate_prompt_tokens
         if most is None:
             return prompt
-        return self._engine.maker.prompts.truncated(prompt, most, 0 if parsed.pooling else parsed.params.max_tokens)
+        max_tokens = 0 if parsed.pooling else parsed.params.max_tokens
+        return self._engine.maker.prompts.truncated(prompt, most, max_tokens, beginning=parsed.keeps_beginning)
 
 
 def _decoded(image: str | bytes) -> bytes:

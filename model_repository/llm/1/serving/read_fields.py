@@ -30,6 +30,7 @@ _READERS: dict[fields.Kind, Callable[[str, Any], Any]] = {
     fields.MICROSECONDS: values.integer,
     fields.DOCUMENT: values.document,
     fields.HEADER: values.text,
+    fields.SIDE: values.side,
 }
 
 _BY_NAME = {name: field for field in fields.FIELDS for name in field.names}

@@ -16,6 +16,7 @@ from inflight.text.unicode import check_unicode
 
 LAST = "last"
 IDS = "ids"
+LEFT, RIGHT = "left", "right"
 MAX_JSON_CHARACTERS = 2**20
 MAX_FILES_CHARACTERS = 2**25
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
@@ -102,6 +103,13 @@ def prompt_parts(name: str, value: Any) -> bool | str:
 def early_stopping(name: str, value: Any) -> bool | str:
     """Read true, false or "never"."""
     return NEVER if value in (NEVER, NEVER.encode()) else truth(name, value)
+
+
+def side(name: str, value: Any) -> str:
+    """Read "left" or "right"."""
+    if (given := text(name, value)) not in (LEFT, RIGHT):
+        raise InvalidRequest(f"{name} is {given!a}; it must be left or right")
+    return given
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:

@@ -67,19 +67,29 @@ class PromptEncoder:
             InvalidRequest: the prompt is no text and no list of whole numbers, or a text that the tokenizer has no
                 tokens for.
         """
+        return self._encode_part(prompt, most, beginning=False)
+
+    def encode_beginning(self, prompt: Prompt, most: int) -> list[int]:
+        """Return the first tokens of a prompt, and after them those that come after every text, as `encode_end` does
+        the last ones. Raises what that raises."""
+        return self._encode_part(prompt, most, beginning=True)
+
+    def _encode_part(self, prompt: Prompt, most: int, *, beginning: bool) -> list[int]:
         if isinstance(prompt, TextPair):
             raise InvalidRequest("truncate_prompt_tokens is given with a query and a document, which stay whole")
         if not isinstance(prompt, str):
-            return _whole_numbers(prompt)[-most:]
+            return _whole_numbers(prompt)[:most] if beginning else _whole_numbers(prompt)[-most:]
         tokenizer = self.tokenizer("a text prompt")
         check_unicode("prompt", prompt)
         with unknown_text_refused("prompt"):
-            encoded = tokenizer(self._end_of(prompt, most), return_special_tokens_mask=True)
+            encoded = tokenizer(self._part_of(prompt, most, beginning=beginning), return_special_tokens_mask=True)
         token_ids, is_added = list(encoded["input_ids"]), list(encoded["special_tokens_mask"])
         if len(token_ids) <= most:
             return token_ids
-        before = min(most, is_added.index(0) if 0 in is_added else len(is_added))
-        return token_ids[:before] + token_ids[len(token_ids) - (most - before) :]
+        fixed = is_added[::-1] if beginning else is_added
+        outer = min(most, fixed.index(0) if 0 in fixed else len(fixed))
+        first = most - outer if beginning else outer
+        return token_ids[:first] + token_ids[len(token_ids) - (most - first) :]
 
     def encode_chat(self, chat: Chat) -> list[int]:
         """Return the tokens of a chat, built with the model's chat template.
@@ -117,20 +127,25 @@ class PromptEncoder:
             raise InvalidRequest(f"{needed_for} is given, but the model folder has no tokenizer; give token ids")
         return self._tokenizer
 
-    def _end_of(self, text: str, most: int) -> str:
-        """Return so much of the end of a text that it has `most` tokens, and enough before them that these are right.
+    def _part_of(self, text: str, most: int, *, beginning: bool) -> str:
+        """Return so much of the end of a text, or of its beginning, that it has `most` tokens, and enough beside them
+        that these are right.
 
         Of a text with very long tokens, it may be less.
         """
+
+        def part(size: int) -> str:
+            return text[:size] if beginning else text[-size:]
+
         size = max(_SHORTEST_PIECE, _PIECE_CHARACTERS_PER_TOKEN * most)
         longest = max(_ALWAYS_TOKENIZED, _CHARACTERS_PER_TOKEN * most)
         backend = self.tokenizer("prompt").backend_tokenizer
         while size < min(len(text), longest):
-            (encoding,) = backend.encode_batch_fast([text[-size:]], add_special_tokens=False)
+            (encoding,) = backend.encode_batch_fast([part(size)], add_special_tokens=False)
             if len(encoding) >= most + _TOKENS_OF_A_CUT:
                 break
             size *= 2
-        return text[-min(size, longest) :]
+        return part(min(size, longest))
 
     def _check_size(self, name: str, text: str, extent: str = "") -> None:
         longest = self._longest_token
