@@ -6,13 +6,13 @@ import base64
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from inflight_client import Embedding, Usage
+from inflight_client import Embedding, Queueing, Usage
+from inflight_gateway.embedding_request import EmbeddingRequest
 from inflight_gateway.field_names import naming_fields
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.responses import EmbeddingItem, EmbeddingList
 from inflight_gateway.sampling import queueing
-from inflight_gateway.schemas import EmbeddingRequest
 from inflight_gateway.service import TheService
 from inflight_gateway.tracing import note_answer, note_request
 
@@ -36,10 +36,7 @@ async def create_embeddings(body: EmbeddingRequest, service: TheService, request
     note_request("embeddings", name)
     concurrency = min(AT_ONCE, len(body.inputs))
     take_samples(request.scope, concurrency)
-    options = queueing(body, request.scope, adapter)
-    if body.truncate_prompt_tokens is not None:
-        options["truncate_prompt_tokens"] = body.truncate_prompt_tokens
-        options["truncation_side"] = body.truncation_side or "right"
+    options: Queueing = {**queueing(body, request.scope, adapter), **body.truncation}
     with naming_fields(_FIELDS):
         embeddings = await service.client.embed_many(
             body.inputs,

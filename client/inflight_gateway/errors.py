@@ -24,7 +24,8 @@ from inflight_client import (
     TransportError,
 )
 from inflight_gateway.chat_request import ChatRequest
-from inflight_gateway.schemas import CompletionRequest, EmbeddingRequest
+from inflight_gateway.embedding_request import EmbeddingRequest
+from inflight_gateway.schemas import CompletionRequest
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from inflight_client import Prompt
 from inflight_gateway.guided_fields import GuidedFields
-from inflight_gateway.strict import Always, Never, Strict, at_most
+from inflight_gateway.strict import Never, Strict, at_most
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 64
@@ -90,7 +90,7 @@ class StreamOptions(Strict):
     include_obfuscation: Never | None = None
 
 
-_Truncation = Annotated[
+Truncation = Annotated[
     Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None,
     Field(description="As in vLLM: of a longer prompt, keep only so many tokens; -1: as many as have room."),
 ]
@@ -230,7 +230,7 @@ class CompletionRequest(Generation):
     add_special_tokens: bool | None = Field(
         None, description="As in vLLM. False: the prompt has its special tokens, such as <s>, already. Default: true."
     )
-    truncate_prompt_tokens: _Truncation = None
+    truncate_prompt_tokens: Truncation = None
     truncation_side: Literal["left", "right"] | None = Field(
         None, description="As in vLLM: left keeps the end of the prompt, right its beginning. Default: left."
     )
@@ -282,42 +282,3 @@ class CompletionRequest(Generation):
     def prompts(self) -> list[Prompt]:
         """The prompts as a list, even if there is only one."""
         return several(self.prompt)
-
-
-class EmbeddingRequest(Authored):
-    """The body of POST /v1/embeddings."""
-
-    input: Input
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Count | None = Field(None, description="So many of the first numbers, normalised again.")
-
-    # Fields of this server that OpenAI does not have.
-    add_special_tokens: Always | None = None
-    truncate_prompt_tokens: _Truncation = None
-    truncation_side: Literal["left", "right"] | None = Field(
-        None, description="As in vLLM: left keeps the end of an input, right its beginning. Default: right."
-    )
-    pooling: Literal["last", "mean"] | None = Field(None, description="Default: last.")
-    normalize: bool | None = Field(None, description="Default: true.")
-    use_activation: bool | None = Field(None, description="vLLM's name of normalize.")
-    # With these values they ask for what there is.
-    embed_dtype: Literal["float32"] | None = None
-    endianness: Literal["native", "little"] | None = None
-
-    @field_validator("use_activation")
-    @classmethod
-    def _same_as_normalize(cls, value: bool | None, info: ValidationInfo) -> bool | None:
-        other = info.data.get("normalize")
-        if value is not None and other not in (None, value):
-            raise ValueError(f"it must be normalize, {other}, or absent: both are names of one field")
-        return value
-
-    @property
-    def is_normalized(self) -> bool:
-        """Whether each embedding has the length 1."""
-        return self.normalize is not False and self.use_activation is not False
-
-    @property
-    def inputs(self) -> list[Prompt]:
-        """The inputs as a list, even if there is only one."""
-        return several(self.input)

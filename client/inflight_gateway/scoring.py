@@ -139,7 +139,7 @@ async def _begin(kind: str, count: int, body: Scoring, service: Service, request
     note_request(kind, name)
     concurrency = min(AT_ONCE, count)
     take_samples(request.scope, concurrency)
-    return concurrency, queueing(body, request.scope, adapter)
+    return concurrency, {**queueing(body, request.scope, adapter), **body.truncation}
 
 
 def _count(found: Sequence[Embedding], service: Service) -> None:

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo
 
 from inflight_client import Prompt
 from inflight_gateway.chat_request import MAX_MESSAGES, ChatMessage
+from inflight_gateway.embedding_request import Cut
 from inflight_gateway.schemas import MAX_INPUTS, Authored, Count, Input, Text, several, text_or_list
 from inflight_gateway.strict import Strict
 
@@ -17,7 +18,7 @@ _Texts = Annotated[
 ]
 
 
-class Scoring(Authored):
+class Scoring(Authored, Cut):
     """The common fields of these requests."""
 
     use_activation: bool | None = Field(

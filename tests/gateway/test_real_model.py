@@ -281,6 +281,11 @@ def test_scores_of_a_model_without_classes(real_gateway: GatewayProcess, client:
     body = {"query": query, "documents": documents}
     ranked = httpx.post(f"{real_gateway.url}/rerank", json=body, timeout=60).json()["results"]
     assert [each["index"] for each in ranked] == [2, 1, 0]
+    cut = httpx.post(f"{real_gateway.url}/rerank", json={**body, "truncate_prompt_tokens": 2}, timeout=60).json()
+    assert cut["usage"]["prompt_tokens"] == 6
+    cats, (last,) = cut["results"][:2], cut["results"][2:]
+    assert [each["relevance_score"] for each in cats] == pytest.approx([1, 1], abs=1e-3)  # "A cat" is left of both.
+    assert last["index"] == 0
     body["chat_template_kwargs"] = {"instruction": "a"}
     refused = httpx.post(f"{real_gateway.url}/rerank", json=body, timeout=60)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "chat_template_kwargs")

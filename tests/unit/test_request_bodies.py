@@ -6,12 +6,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from inflight_gateway.chat_request import ChatRequest
+from inflight_gateway.embedding_request import EmbeddingRequest
 from inflight_gateway.images import PLACE, content_of
 from inflight_gateway.messages_api.content import UserMessage
 from inflight_gateway.messages_api.conversation import images_of
 from inflight_gateway.messages_api.request import MessagesRequest
 from inflight_gateway.responses_api.request import ResponsesRequest
-from inflight_gateway.schemas import CompletionRequest, EmbeddingRequest
+from inflight_gateway.schemas import CompletionRequest
 from inflight_gateway.scoring_requests import RerankRequest
 from inflight_gateway.tokenize_request import DetokenizeRequest, TokenizeRequest
 
