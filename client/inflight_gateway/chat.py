@@ -20,6 +20,7 @@ from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import chat_logprobs, prompt_logprobs
 from inflight_gateway.messages import images_of, sent_messages
+from inflight_gateway.pieces import Piece, Thought
 from inflight_gateway.prediction import draft_of
 from inflight_gateway.reasoning_effort import effort_variables
 from inflight_gateway.responses import ChatChoice, ChatCompletion, ChatLogprobs
@@ -120,7 +121,7 @@ class _StreamedChoice:
         pieces = self._reader.feed(chunk.text)
         if chunk.finish_reason is not None:
             pieces += self._reader.end()
-        deltas = list(self._deltas.of(pieces))
+        deltas = list(self._deltas.of(_shown(pieces, self._body)))
         logprobs = _logprobs(chunk, self._body) if chunk.logprobs else None
         token_ids = list(chunk.token_ids) if self._body.return_token_ids else None
         if not deltas and (logprobs or token_ids or chunk.finish_reason):
@@ -137,13 +138,20 @@ class _StreamedChoice:
         return choices
 
 
+def _shown(pieces: list[Piece], body: ChatRequest) -> list[Piece]:
+    """Return the pieces of an answer that the client wants to see."""
+    if body.include_reasoning is not False:
+        return pieces
+    return [piece for piece in pieces if not isinstance(piece, Thought)]
+
+
 def _delta(index: int, content: dict[str, Any]) -> dict[str, object]:
     return {"index": index, "delta": content, "logprobs": None, "finish_reason": None, "stop_reason": None}
 
 
 def _choice(index: int, answer: Choice, body: ChatRequest, plan: ChatPlan) -> ChatChoice:
     reader = plan.reader()
-    message = message_of([*reader.feed(answer.text), *reader.end()])
+    message = message_of(_shown([*reader.feed(answer.text), *reader.end()], body))
     has_calls = answer.finish_reason == "stop" and "tool_calls" in message
     choice: ChatChoice = {
         "index": index,

@@ -281,6 +281,9 @@ class ChatRequest(Generation, ChatEnd):
     reasoning_effort: Effort | None = Field(
         None, description="For the chat template. Refused where the template does not use it."
     )
+    include_reasoning: bool | None = Field(
+        None, description="As in vLLM. False: the answer is without its thoughts, which still count as tokens."
+    )
     prediction: Prediction | None = Field(
         None, description="It makes the answer faster where it is right. Ignored where the server takes no drafts."
     )
@@ -294,7 +297,6 @@ class ChatRequest(Generation, ChatEnd):
     return_hidden_states: Never | None = None
     separate_reasoning: Always | None = None
     stream_reasoning: Always | None = None
-    include_reasoning: Always | None = None
 
     @field_validator("max_completion_tokens")
     @classmethod

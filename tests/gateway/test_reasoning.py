@@ -58,6 +58,18 @@ def test_a_thought_also_has_the_name_that_vllm_gives_it(client: OpenAI) -> None:
     assert answer.choices[0].message.content == "b "
 
 
+def test_a_client_need_not_see_the_thought(client: OpenAI) -> None:
+    """As in vLLM."""
+    asked: Any = {"model": "llm", "messages": user("<think> So. </think> Ulm.")}
+    asked["extra_body"] = {"include_reasoning": False}
+    message = client.chat.completions.create(**asked).choices[0].message
+    assert message.content == "Ulm. "
+    assert not message.model_extra
+    deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(**asked, stream=True)]
+    assert not any(delta.model_extra for delta in deltas)
+    assert "".join(delta.content or "" for delta in deltas) == "Ulm. "
+
+
 @pytest.mark.parametrize("end", [{"continue_final_message": True}, {"add_generation_prompt": False}])
 def test_what_the_client_wrote_last_begins_no_thought(client: OpenAI, end: Any) -> None:
     """The template would say that one has begun."""
