@@ -42,7 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--times", type=count, default=5, help="how often each fault is caused (%(default)s)")
-    add("--users", type=count, default=32, help="number of users (%(default)s)")
+    default = ", ".join(f"{each.users} of {name}" for name, each in DEPLOYMENTS.items())
+    add("--users", type=count, help=f"number of users ({default})")
     add("--deployment", choices=DEPLOYMENTS, default="single", help="what to start (%(default)s)")
     add("--faults", metavar="NAME,...", help="the faults to cause; all of the deployment if not given")
     add("--set-clock", action="store_true", help="also set this machine's clock a minute forward, for 5 s each time")
@@ -101,7 +102,8 @@ def main() -> int:
         faults = [fault for fault in faults if fault.begin is not set_clock or options.set_clock]
         with workplace(options.logs) as folder:
             service = deployment.make(folder)
-            busy = asyncio.run(chaos(service, deployment.questions, faults, options.times, options.users, outcomes))
+            users = options.users or deployment.users
+            busy = asyncio.run(chaos(service, deployment.questions, faults, options.times, users, outcomes))
     except* (LauncherError, NotAnswered, ProcessLookupError) as errors:
         print(f"error: {errors.exceptions[0]}", file=sys.stderr)
         failed = True

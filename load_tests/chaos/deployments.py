@@ -24,6 +24,8 @@ class Deployment:
     make: Callable[[Path], Service]
     faults: Sequence[Fault]
     questions: Sequence[Question] = QUESTIONS
+    users: int = 32
+    """Fewer where an answer takes longer: on two processors, an answer to all of them takes some two seconds."""
 
 
 def _divided(folder: Path) -> Service:
@@ -40,15 +42,15 @@ def _one_rank(service: Service) -> int:
 
 RANK_FAULTS = (
     Fault("rank killed", signals(_one_rank, SIGKILL), restarts=True),
-    Fault("rank stopped for 10 s", signals(_one_rank, SIGSTOP, SIGCONT), 10, restarts=True),
+    Fault("rank stopped for 10 s", signals(_one_rank, SIGSTOP, SIGCONT), 10),
     Fault("rank 0 killed", signals(answering(Server.model), SIGKILL), restarts=True),
-    Fault("rank 0 stopped for 10 s", signals(answering(Server.model), SIGSTOP, SIGCONT), 10, restarts=True),
+    Fault("rank 0 stopped for 3 s", signals(answering(Server.model), SIGSTOP, SIGCONT), 3),
     Fault("tritonserver killed", signals(answering(Server.triton), SIGKILL), restarts=True),
 )
 
 DEPLOYMENTS = {
     "single": Deployment(Service, FAULTS),
-    "ranks": Deployment(_divided, RANK_FAULTS),
-    "pair": Deployment(Pair, PAIR_FAULTS, LONG_QUESTIONS),
+    "ranks": Deployment(_divided, RANK_FAULTS, users=4),
+    "pair": Deployment(Pair, PAIR_FAULTS, LONG_QUESTIONS, users=16),
 }
 """By their names."""

@@ -15,7 +15,7 @@ from load_tests.chaos.users import QUESTIONS
 from scripts.launch.server_process import ADDRESS, fill_ports
 
 _PROMPTS, _KEYS_AND_VALUES = "prompts", "keys and values"
-_CACHE_TOKENS = 6144
+_CACHE_TOKENS = 4096
 """Less than all questions have, so that most of a prompt is rarely in the prefix cache."""
 _EXPORT_SECONDS = 5
 _IMPORTS = "inflight:kv_transfer_imports_total"
@@ -84,11 +84,11 @@ def _parameters(folder: Path, **transfer: object) -> Mapping[str, str]:
 
 
 def _question(number: int) -> Question:
-    page = " ".join(f"This is line {line} of page {number}." for line in range(24))
+    page = " ".join(f"This is line {line} of page {number}." for line in range(12))
     return Question(f"{page} {QUESTIONS[number % len(QUESTIONS)].prompt}")
 
 
-LONG_QUESTIONS = tuple(_question(number) for number in range(32))
+LONG_QUESTIONS = tuple(_question(number) for number in range(64))
 """Each has a beginning of its own."""
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from scripts.launch.server_process import ADDRESS
 
 _PIECE = 65536
+_POLL_SECONDS = 0.1
 
 
 class Proxy:
@@ -21,6 +22,7 @@ class Proxy:
         self.delay = 0.0
         """Seconds by which each piece of data is late."""
         self._writers: set[asyncio.StreamWriter] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self._num_severed = 0
         self._is_whole = asyncio.Event()
         self._is_whole.set()
@@ -39,8 +41,19 @@ class Proxy:
         """Forward the connections that were opened since `sever`, and later ones."""
         self._is_whole.set()
 
+    async def close(self) -> None:
+        """Break all connections, and wait until none is forwarded any more."""
+        self.mend()
+        while self._connections:
+            self.cut()
+            await asyncio.wait(self._connections, timeout=_POLL_SECONDS)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one connection."""
+        connection = asyncio.current_task()
+        assert connection is not None
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
         await self._is_whole.wait()
         num_severed = self._num_severed
         try:
@@ -93,5 +106,4 @@ async def proxy(target: int, port: int = 0) -> AsyncIterator[Proxy]:
         yield made
     finally:
         server.close()
-        made.mend()
-        made.cut()
+        await made.close()

@@ -41,9 +41,6 @@ def link(port: int) -> Iterator[Link]:
         async with proxy(port) as through:
             ready.put(Link(asyncio.get_running_loop(), through))
             await ended.wait()
-        # Their ends take a moment. The clients are closed by now.
-        if rest := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(rest, timeout=5)
 
     thread = threading.Thread(target=asyncio.run, args=(forward(),))
     thread.start()
