@@ -407,3 +407,23 @@ def test_how_many_tenants_wait_does_not_lengthen_a_step() -> None:
     policy.generated([(running[0], 1)])
     order.remove("5")
     assert weights.num_asked < 10
+
+
+def test_a_tenant_that_is_ahead_computes_its_prompts_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair, "_WINDOW", 30.0)
+    scheduler = make_scheduler(
+        54, 1, scheduling_policy="fair", tenant_weights={"a": 3.0}, budget=8, max_num_seqs=4, prefix_caching=False
+    )
+
+    def step() -> dict[str, int]:
+        plan = scheduler.schedule(0.0)
+        commit(scheduler, plan, [7] * len(plan.sampling))
+        return {each.request.request_id: each.num_tokens for each in plan.scheduled}
+
+    for name, length in (("first", 2), ("long", 17), ("short", 5)):
+        scheduler.add(make_request(name, length, max_tokens=1))
+    assert step() == {"first": 2, "long": 6}
+    assert step() == {"long": 8}
+    scheduler.add(make_request("other", 1, max_tokens=1, tenant="a"))
+    assert scheduler.policy.shares([*scheduler.running.values(), scheduler.waiting.first()])
+    assert step() == {"long": 3, "short": 5}

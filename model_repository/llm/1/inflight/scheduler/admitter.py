@@ -58,6 +58,8 @@ class Admitter:
         while held < _MOST_HELD and chunks.allowance.fits(0, 1) and (request := self._batching.next(now)):
             if request.is_leftover != leftover:
                 break
+            for chunk in chunks.catch_up(request.tenant):
+                filling.update(self._tables.prefixes.filled_by(chunk.request, chunk.num_tokens))
             if self._policy.leftover is not None and not leftover:
                 self._preemptor.preempt_for(request)
             if self._running.free_slots <= 0:

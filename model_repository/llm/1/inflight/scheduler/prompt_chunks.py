@@ -31,15 +31,18 @@ class PromptChunks:
         limits: ChunkLimits,
         unfinished: Sequence[Request],
         others: Sequence[ScheduledRequest] = (),
+        postponed: Iterable[Request] = (),
         *,
         is_alone: bool,
     ) -> None:
         """`unfinished`: the running requests whose prompts may have chunks here. `others`: chunks of prompts in the
-        same step that have an allowance of their own. `is_alone`: the step has no decodes."""
+        same step that have an allowance of their own. `postponed`: those of `unfinished` that wait for `catch_up`.
+        `is_alone`: the step has no decodes."""
         self.allowance = allowance
         self.limits = limits
         self.scheduled: list[ScheduledRequest] = []
         self._others = others
+        self._postponed = list(postponed)
         self._is_alone = is_alone
         self._holds_others = False
         """Whether a running prompt waits for a step with room for an image. New requests would take that room."""
@@ -62,6 +65,15 @@ class PromptChunks:
             if not fits or (self.scheduled and not self.limits.mixes and fits < request.num_uncomputed):
                 break
             self._cut(request)
+
+    def catch_up(self, tenant: str | None = None) -> list[ScheduledRequest]:
+        """Schedule the next chunks of postponed requests, of one tenant or of all. Return these chunks."""
+        if not self._postponed:
+            return []
+        first = len(self.scheduled)
+        self.add([request for request in self._postponed if tenant in (None, request.tenant)])
+        self._postponed = [request for request in self._postponed if tenant not in (None, request.tenant)]
+        return self.scheduled[first:]
 
     def fits(self, request: Request, known: int) -> bool:
         """Return whether the prompt of a new request fits into the rest of the step, or may be cut.

@@ -322,8 +322,11 @@ class Scheduler:
     def _prompts(
         self, allowance: PrefillAllowance, now: float, limited: Collection[str], *, is_alone: bool
     ) -> PromptChunks:
-        """Schedule running prompts and new requests. Prompts of limited tenants, and those that the first new request
-        outranks, come last. `is_alone`: the step has no decodes."""
+        """Schedule running prompts and new requests. `is_alone`: the step has no decodes.
+
+        Prompts that the first new request outranks come last. So do those of limited tenants, but before new requests
+        of the same tenant.
+        """
         unfinished = self.running.unfinished(leftover=False)
         limits = self._chunk_limits
         if self.tuner is not None and limits.mixes:
@@ -331,16 +334,16 @@ class Scheduler:
             beyond = self.limit.most_tokens - self.limit.tokens
             limits = limits._replace(longest=min(limits.longest, longest), beyond=beyond)
         newcomer = self._batching.next(now) if self.policy.preempts and unfinished else None
-        later = [
-            request
-            for request in unfinished
-            if request.tenant in limited or (newcomer is not None and self.preemptor.outranks(newcomer, request))
+        postponed = [request for request in unfinished if request.tenant in limited]
+        outranked = [
+            request for request in unfinished if newcomer is not None and self.preemptor.outranks(newcomer, request)
         ]
-        chunks = PromptChunks(allowance, limits, unfinished, is_alone=is_alone)
-        chunks.add([request for request in unfinished if request not in later])
+        chunks = PromptChunks(allowance, limits, unfinished, postponed=postponed, is_alone=is_alone)
+        chunks.add([request for request in unfinished if request not in postponed and request not in outranked])
         self._admitter.admit(chunks, now)
         if limits.mixes or not chunks.scheduled:
-            chunks.add(later)
+            chunks.add([request for request in outranked if request not in postponed])
+            chunks.catch_up()
         return chunks
 
     # -- after the step ----------------------------------------------------------------------------------------------
