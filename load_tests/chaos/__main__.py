@@ -26,15 +26,13 @@ from load_tests.option_types import count, results_folder
 from scripts.launch.errors import LauncherError
 
 
-def _chosen(faults: Sequence[Fault], names: str | None) -> Sequence[Fault]:
-    """The faults with these names, or all. Raises LauncherError for a name that none of them has."""
-    if names is None:
-        return faults
+def _chosen(faults: Sequence[Fault], names: str) -> Sequence[Fault]:
+    """The faults with these names. Raises ValueError for a name that none of them has."""
     wanted = [name.strip() for name in names.split(",")]
     known = [fault.name for fault in faults]
     for name in wanted:
         if name not in known:
-            raise LauncherError(f"--faults has {name!r}, which is none of {', '.join(known)}")
+            raise ValueError(f"{name!r} is none of {', '.join(known)}")
     return [fault for fault in faults if fault.name in wanted]
 
 
@@ -93,13 +91,19 @@ async def chaos(
 
 def main() -> int:
     """Return the exit status: 0 if every promise was kept, 1 if one was broken or the service does not start."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
     deployment = DEPLOYMENTS[options.deployment]
+    faults = deployment.faults
+    if options.faults is not None:
+        try:
+            faults = _chosen(faults, options.faults)
+        except ValueError as error:
+            parser.error(f"argument --faults: {error}")
+    faults = [fault for fault in faults if fault.begin is not set_clock or options.set_clock]
     outcomes: dict[Fault, list[Outcome]] = {}
     service, busy, failed = None, [], False
     try:
-        faults = _chosen(deployment.faults, options.faults)
-        faults = [fault for fault in faults if fault.begin is not set_clock or options.set_clock]
         with workplace(options.logs) as folder:
             service = deployment.make(folder)
             users = options.users or deployment.users

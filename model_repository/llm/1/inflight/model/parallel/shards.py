@@ -137,15 +137,16 @@ class Shards:
             group.abort()
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all ranks' tensors of one shape. It may overwrite `tensor`.
+        """Return the sum of all ranks' tensors of one shape.
 
         On CPUs each element is added up in the order of the ranks, so that a row's sum does not depend on the other
         rows. gloo's own all-reduce adds in an order that depends on the place in the tensor.
         """
-        tensor = tensor.contiguous()
         if self.size <= 2 or self.device.type == "cuda":  # a + b is b + a.
-            self._finish("allreduce", [tensor])
-            return tensor
+            total = tensor.clone(memory_format=torch.contiguous_format)
+            self._finish("allreduce", [total])
+            return total
+        tensor = tensor.contiguous()
         if tensor.nbytes <= _SMALL_BYTES:
             return _sum_in_order(self._all_parts(tensor))
         return self._sum_of_large(tensor)
