@@ -298,3 +298,10 @@ def test_a_folder_that_is_missing_is_named_and_the_ranks_serve_on(
         DividedModel(config_of(tmp_path / "nothing"), one_worker)
     engine = Engine(config_of(tiny.folder), DividedModel(config_of(tiny.folder), one_worker))
     assert len(engine.generate([PROMPTS[0]], SamplingParams(max_tokens=2))[0].token_ids) == 2
+
+
+def test_ranks_do_not_let_small_pieces_divide_their_memory(one_worker: Workers) -> None:
+    (pid,) = one_worker.pids
+    environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    (tunables,) = (entry for entry in environment if entry.startswith(b"GLIBC_TUNABLES="))
+    assert b"glibc.malloc.tcache_count=0" in tunables
