@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from inflight.kv_cache.host_pool import HostPool
+from inflight.model.cache.host_cache import HostCache
 from inflight.model.cache.kv_tensors import LayerShape, allocate, bytes_per_token, prefault
 
 CPU = torch.device("cpu")
@@ -58,6 +60,21 @@ def test_prefault_stops_when_its_time_is_over(seconds: float) -> None:
     assert prefaulted == 1.0 if seconds else 0.0 < prefaulted < 0.5
     assert resident_bytes() - before == pytest.approx(prefaulted * total, abs=16 * 2**20)
     assert not any(tensor.any() for layer in layers for tensor in (layer.keys, layer.values))
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="only Linux has /proc/self/statm")
+def test_host_memory_is_prefaulted_in_the_order_in_which_its_blocks_are_taken() -> None:
+    layers = allocate([LayerShape(8, 128, 128)] * 2, 1, 16, torch.float32, CPU)
+    host, pool = HostCache(layers, 1024), HostPool(1024)
+    before = resident_bytes()
+    prefaulted = host.prefault(0.0)
+    assert 0.0 < prefaulted < 0.5
+    first = resident_bytes()
+    assert first - before > 4 * 2**20
+    blocks = pool.allocate(int(prefaulted * 1024))
+    assert blocks is not None
+    host.copy([(0, block) for block in blocks], (), ())
+    assert resident_bytes() - first < 4 * 2**20
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="only Linux has /proc/self/statm")

@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Pairs: TypeAlias = Sequence[tuple[int, int]]
 
-# A part of the 20 seconds that a start may take. A virtual machine with slow memory prefaults 1.5 GB in this time.
+# For each of both caches. A part of the 20 seconds that a start may take: a virtual machine with slow memory prefaults
+# 1.5 GB in this time.
 _PREFAULT_SECONDS = 3.0
 
 
@@ -55,9 +56,7 @@ class ModelRunner:
             self.num_blocks = int(model.shards.least(self.num_blocks))
         self._caches = model.backend.allocate(shapes, self.num_blocks, config.block_size, model.dtype, model.device)
         if model.device.type == "cpu":
-            resident = kv_tensors.prefault(self._caches, _PREFAULT_SECONDS)
-            if resident < 1.0:
-                logger.info("prefaulted %.0f %% of the KV cache; the rest is allocated on first use", 100 * resident)
+            _log_prefaulted("the KV cache", kv_tensors.prefault(self._caches, _PREFAULT_SECONDS))
         max_blocks = min(self.num_blocks, -(-model.max_model_len // config.block_size))
         model.forward.prepare(self._caches, config.max_sampled_rows, max_blocks)
         if isinstance(model.forward, RecurrentForward):
@@ -66,6 +65,7 @@ class ModelRunner:
             forward.reserve(num_state_slots(config))
             self._model = replace(model, forward=forward)
         self._host_cache = HostCache(self._caches, num_host_blocks(config, self.bytes_per_block))
+        _log_prefaulted("the host memory for blocks", self._host_cache.prefault(_PREFAULT_SECONDS))
         self.num_host_blocks = self._host_cache.num_blocks
         self.swap_seconds_per_block = self._host_cache.seconds_per_block()
 
@@ -104,6 +104,11 @@ class ModelRunner:
             OutOfMemory: the device has too little memory.
         """
         return within_memory(lambda: run_forward(self._model, arrays, self._caches))
+
+
+def _log_prefaulted(what: str, resident: float) -> None:
+    if resident < 1.0:
+        logger.info("prefaulted %.0f %% of %s; the rest is allocated on first use", 100 * resident, what)
 
 
 @contextmanager

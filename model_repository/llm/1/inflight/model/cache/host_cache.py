@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from inflight.model.cache.huge_pages import zeros_huge_pages
-from inflight.model.cache.kv_tensors import LayerCache
+from inflight.model.cache.kv_tensors import LayerCache, prefault
 
 _TIMED_BLOCKS = 8
 
@@ -19,6 +19,10 @@ class HostCache:
         self.num_blocks = num_blocks
         self._caches = caches
         self._host = [LayerCache(_like(c.keys, num_blocks), _like(c.values, num_blocks)) for c in caches if num_blocks]
+
+    def prefault(self, seconds: float) -> float:
+        """See `kv_tensors.prefault`. A `HostPool` takes the blocks in the same order."""
+        return prefault(self._host, seconds)
 
     def copy(
         self,

@@ -48,7 +48,9 @@ class LayerCache:
     def copy_blocks(self, blocks: torch.Tensor, target: "LayerCache", target_blocks: torch.Tensor) -> None:
         """Copy `blocks` [N] of this cache to `target_blocks` [N] of `target`, which may be on another device."""
         for mine, other in ((self.keys, target.keys), (self.values, target.values)):
-            other.index_copy_(0, target_blocks.to(other.device), mine[blocks.to(mine.device)].to(other.device))
+            # Indexing with `[]` takes one and a half times as long as `index_select`.
+            found = mine.index_select(0, blocks.to(mine.device))
+            other.index_copy_(0, target_blocks.to(other.device), found.to(other.device))
 
 
 def bytes_per_token(shapes: Sequence[LayerShape], dtype: torch.dtype) -> int:
