@@ -133,4 +133,6 @@ class AsyncTextStream:
     ) -> None:
         if not self._transcript.finished:
             await self.cancel()
-        await self._replies.aclose()
+        # If another task reads now, Python refuses to close the replies. The cancellation ends them there.
+        if not self._replies.ag_running:  # type: ignore[attr-defined]
+            await self._replies.aclose()

@@ -158,4 +158,6 @@ class AsyncGrpcCall:
 
     async def cancel(self) -> None:
         """See `AsyncCall`."""
-        self._cancelled = self._call.cancel()
+        # False if it has ended, also by an earlier cancellation that `replies` does not know of yet.
+        if self._call.cancel():
+            self._cancelled = True
