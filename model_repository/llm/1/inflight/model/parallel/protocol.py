@@ -1,6 +1,7 @@
 """What rank 0 and the other ranks say to each other: commands from rank 0, and an answer from each of the others.
 
-A message is bytes: one that names the command or the answer, and its argument.
+A command is bytes: one that names it, one that numbers it, and its argument. An answer is bytes: the number of the
+command, one that names the answer, and a reason.
 """
 
 from dataclasses import dataclass

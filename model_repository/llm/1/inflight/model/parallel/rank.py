@@ -37,16 +37,17 @@ class Rank:
                 message = self._connection.recv_bytes()
             except (EOFError, OSError):
                 return
+            command, number, argument = message[:1], message[1:2], message[2:]
             answer = DONE
             try:
-                self._do(message[:1], message[1:])
+                self._do(command, argument)
             except Exception as error:
                 answer = answer_of(error)
                 logger.info("rank %d has failed", self._rank, exc_info=error)
             if answer != DONE and self._shards is not None:
                 self._shards.abandon()
             try:
-                self._connection.send_bytes(answer)
+                self._connection.send_bytes(number + answer)
             except OSError:
                 return
 

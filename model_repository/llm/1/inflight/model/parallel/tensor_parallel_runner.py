@@ -85,17 +85,18 @@ class TensorParallelRunner:
         return self._together(HEAD, sizes, lambda: within_memory(lambda: forward.head(shards.broadcast(hidden))))
 
     def _together(self, command: bytes, argument: Ints, work: Callable[[], T]) -> T:
-        self._model.workers.tell(command, argument.tobytes())
         try:
+            self._model.workers.tell(command, argument.tobytes())
             return self._model.together(work, _STEP_SECONDS)
         except EngineDead:
             raise
-        except Exception:
+        except BaseException:  # Ctrl-C too: whoever has called `Engine.generate` may go on.
             self._renew()
             raise
 
     def _renew(self) -> None:
         """Connect all ranks anew, after one has left a step."""
+        self._model.shards.abandon()  # After Ctrl-C, the others may still wait for this rank.
         generation = next(_generations)
         self._model.workers.tell(RENEW, np.array([generation], dtype=np.int64).tobytes())
         try:

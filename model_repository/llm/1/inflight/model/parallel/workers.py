@@ -54,6 +54,8 @@ class Workers:
             for rank in range(1, here):
                 ranks.insert(rank - 1, LocalRank(rank, size, self.host, self.folder))
             undo.pop_all()  # All have started: nothing is undone.
+        self._number = b"\0"
+        """That of the last command."""
         self._watch = Watch(ranks)
         self._watch.start()
         # Also ends them when nobody closes this object.
@@ -96,7 +98,8 @@ class Workers:
         Raises:
             EngineDead: a rank has ended.
         """
-        message = command + argument
+        self._number = bytes([(self._number[0] + 1) % 256])
+        message = command + self._number + argument
         for rank in self._watch.ranks:
             try:
                 rank.connection.send_bytes(message)
@@ -106,18 +109,27 @@ class Workers:
     def answers(self, seconds: float) -> list[bytes]:
         """Wait at most `seconds` for the answer of each to the last command.
 
+        Answers to earlier commands are dropped: Ctrl-C may have ended the wait for them.
+
         Raises:
             EngineDead: a rank has ended, was stopped, or does not answer.
         """
         found = []
         for rank in self._watch.ranks:
             try:
-                if not rank.connection.poll(seconds):
-                    self._watch.give_up(f"rank {rank.rank} does not answer for {seconds:g} s")
-                found.append(rank.connection.recv_bytes())
+                found.append(self._answer(rank, seconds))
             except (EOFError, OSError):
                 raise self._death() from None
         return found
+
+    def _answer(self, rank: RankProcess, seconds: float) -> bytes:
+        number = b""
+        while number != self._number:
+            if not rank.connection.poll(seconds):
+                self._watch.give_up(f"rank {rank.rank} does not answer for {seconds:g} s")
+            message = rank.connection.recv_bytes()
+            number = message[:1]
+        return message[1:]
 
     def _death(self) -> EngineDead:
         self._watch.found.wait(FINDING_SECONDS)
