@@ -57,7 +57,6 @@ class _Run:
         self._recorder = Recorder(arrivals)
         self._bar = tqdm(total=len(arrivals), unit="request", disable=not progress, leave=False)
         self._origin = time.monotonic()
-        self._all_came = threading.Event()
 
     def serve(self) -> Result:
         before = self._engine.stats()
