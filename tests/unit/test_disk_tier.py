@@ -192,6 +192,23 @@ def test_blocks_for_whose_copy_memory_is_short_are_not_written(tmp_path: Path, e
     assert cache.tier.counts().outcomes == {"written": 0, "read": 0, "dropped": 3, "corrupt": 0}
 
 
+def test_a_prompt_for_whose_blocks_memory_is_short_is_computed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(folder)
+    monkeypatch.setattr(disk_tier, "_MAX_READ_BYTES", 3 * BYTES)
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("out of memory")
+
+    with monkeypatch.context() as short:
+        short.setattr(disk_tier.np, "empty", fail)
+        short_of_memory = make_request("a", PROMPT)
+        cache.tier.bring(short_of_memory)
+    assert short_of_memory.imported is None
+    # What was not read does not count against the bound.
+    assert cache.serve("b") == 2
+    cache.tier.close()
+
+
 def test_what_is_written_is_not_kept_in_memory(tmp_path: Path) -> None:
     writer, data = DiskWriter(DiskStore(tmp_path, "a", BYTES, 1 << 20)), np.zeros((1, BYTES), dtype=np.uint8)
     kept = weakref.ref(data)

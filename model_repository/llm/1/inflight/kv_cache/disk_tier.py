@@ -108,7 +108,12 @@ class DiskTier:
                 return
             size = count * self._store.block_bytes
             self._read_bytes += size
-        data = np.empty((count, self._store.block_bytes), dtype=np.uint8)
+        try:
+            data = np.empty((count, self._store.block_bytes), dtype=np.uint8)
+        except MemoryError as error:
+            logger.warning("%d blocks of the KV cache are not read from disk: %s", count, error)
+            self._freed.append(size)
+            return
         weakref.finalize(data, self._freed.append, size)
         right = self._store.read(names[:count], data)
         with self._lock:
