@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from inflight.errors import InvalidRequest
 from inflight.model.images.features import Features
@@ -25,6 +25,16 @@ MAX_IMAGES = 64
 """In one prompt."""
 MAX_PIXELS = 2**25
 """Of one image, before the processor scales it."""
+_TO_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""By the orientation in a photo's EXIF data."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +163,18 @@ def _decoded(index: int, image: bytes) -> Image.Image:
         picture = Image.open(io.BytesIO(image), formats=FORMATS)
         if (pixels := picture.width * picture.height) > MAX_PIXELS:
             raise InvalidRequest(f"images[{index}] has {pixels} pixels; it must have at most {MAX_PIXELS}")
-        return ImageOps.exif_transpose(picture).convert("RGB")
+        return _upright(picture).convert("RGB")
     except InvalidRequest:
         raise
     except UnidentifiedImageError as error:
         raise InvalidRequest(f"images[{index}] is no file in one of the formats {', '.join(FORMATS)}") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InvalidRequest(f"images[{index}] cannot be decoded: {error}") from error
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    """Return a photo as it was seen. Pillow's `exif_transpose` also writes the rest of the EXIF data anew, and raises
+    errors of any kind where a camera or a program has written it wrong."""
+    picture.load()  # In some files, the EXIF data comes last.
+    method = _TO_UPRIGHT.get(picture.getexif().get(ExifTags.Base.Orientation, 1))
+    return picture if method is None else picture.transpose(method)
