@@ -3,6 +3,8 @@
 import logging
 import queue
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from inflight import Engine
 from inflight.outputs import Delta, TokenEvent
@@ -42,9 +44,11 @@ class Responder(threading.Thread):
             for delta in deltas:
                 stream = self._streams.get(delta.request.request_id)
                 if stream is not None:  # Otherwise the request was dropped, and its last response has been sent.
-                    self._take(stream, delta)
+                    with self._ended_by_fault(stream):
+                        self._take(stream, delta)
             for changed in self._streams.of(delta.request.request_id for delta in deltas):
-                self._answer(changed)
+                with self._ended_by_fault(changed):
+                    self._answer(changed)
 
     def _next_events(self) -> list[TokenEvent] | None:
         """Wait for the events of a step, and add those of later steps that are already queued. None at the end."""
@@ -72,9 +76,14 @@ class Responder(threading.Thread):
             stream.add(delta)
 
     def _answer(self, stream: ResponseStream) -> None:
+        if stream.flush():
+            self._streams.drop(stream)
+
+    @contextmanager
+    def _ended_by_fault(self, stream: ResponseStream) -> Iterator[None]:
+        """End a request, and no other, with an error if its response cannot be made or sent here."""
         try:
-            if stream.flush():
-                self._streams.drop(stream)
+            yield
         except Exception as fault:
             logger.exception("a response of request %s could not be made or sent", stream.name)
             self._aborter.abort(stream, f"the response could not be sent: {fault}", "INTERNAL")
