@@ -73,10 +73,10 @@ class EngineCore:
         self._arrivals = Arrivals(scheduler, max_queue_size=max_queue_size, max_queue_tokens=max_queue_tokens)
         self._cancelled: list[tuple[Request, str]] = []
         """Each cancelled request with its finish reason."""
-        self._untold: list[TokenEvent] = []
-        """Events of a step that was broken off, which the next one returns. Only the stepping thread uses them."""
         self._closed = False
         self._death: BaseException | None = None
+        self._untold: list[TokenEvent] = []
+        """Events of a step that was broken off, which the next one returns. Only the stepping thread uses them."""
 
     def submit(self, *requests: Request) -> None:
         """Queue a request, or the `n` samples of one: all of them or none. Any thread may call this.
