@@ -83,7 +83,7 @@ class AsyncGrpcConnection:
         except grpc.RpcError as error:
             raise channel.error_of(error) from error
         except asyncio.CancelledError:
-            _raise_if_lost(channel)
+            self.raise_why_ended(channel)
             raise
         self.detector.heard()
         return answer
@@ -94,18 +94,22 @@ class AsyncGrpcConnection:
             return error
         return InvalidRequest(message) if await self.is_ready(model, _PROBE_SECONDS) else ModelNotReady(message)
 
+    def raise_why_ended(self, channel: GrpcChannel) -> None:
+        """Raise what has ended a call, unless the task was cancelled: gRPC raises CancelledError also if `close` has
+        ended it, or the channel is lost."""
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            return
+        if channel.is_lost:
+            raise channel.options.no_answer() from None
+        if self.closed:
+            raise client_closed() from None
+
     async def close(self) -> None:
         """See `AsyncConnection`."""
         self.closed = True
         await self.detector.close()
         await self._channel.channel.close()
-
-
-def _raise_if_lost(channel: GrpcChannel) -> None:
-    """Raise TransportError if the channel has ended the call: gRPC raises CancelledError, as if the task had been."""
-    task = asyncio.current_task()
-    if channel.is_lost and task is not None and not task.cancelling():
-        raise channel.options.no_answer() from None
 
 
 class AsyncGrpcCall:
@@ -138,10 +142,10 @@ class AsyncGrpcCall:
         except grpc.RpcError as error:
             raise self._channel.error_of(error) from error
         except asyncio.CancelledError:
-            # gRPC raises this also if `cancel` or `close` ended the call and nobody cancelled the task.
-            if self._cancelled or self._connection.closed:
+            # gRPC raises this also if `cancel` ended the call and nobody cancelled the task.
+            if self._cancelled:
                 raise RequestCancelled("the request was cancelled") from None
-            _raise_if_lost(self._channel)
+            self._connection.raise_why_ended(self._channel)
             raise
         finally:
             self._call.cancel()  # In case the caller stopped reading before the end.

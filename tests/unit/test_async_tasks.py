@@ -1,4 +1,4 @@
-"""Streams of the asyncio client that several tasks use at once."""
+"""One asyncio client that several tasks use at once."""
 
 import asyncio
 import math
@@ -8,12 +8,11 @@ from typing import Any, Self
 
 import pytest
 
-from inflight_client import AsyncTextStream, RequestCancelled, RetryPolicy, Timeouts, Usage
-from inflight_client.options import TimeLimits
+from inflight_client import AsyncClient, AsyncTextStream, InflightError, RequestCancelled, RetryPolicy, Timeouts, Usage
+from inflight_client.options import Options, TimeLimits
 from inflight_client.request import Request, make_request
 from inflight_client.response import Reply
-from inflight_client.transport.async_failure_detector import AsyncFailureDetector
-from inflight_client.transport.grpc_async import AsyncGrpcCall
+from inflight_client.transport.grpc_async import AsyncGrpcCall, AsyncGrpcConnection
 
 
 def test_a_stream_can_be_left_while_another_task_reads_it() -> None:
@@ -66,11 +65,8 @@ def test_a_second_cancellation_changes_nothing() -> None:
             await self.ended.wait()
             raise asyncio.CancelledError
 
-    async def nothing() -> None:
-        pass
-
     async def scenario() -> None:
-        connection: Any = SimpleNamespace(detector=AsyncFailureDetector(math.inf, nothing, nothing), closed=False)
+        connection = AsyncGrpcConnection(Options("127.0.0.1:1", None, {}, 1.0, math.inf))
         channel: Any = SimpleNamespace(is_lost=False)
         call = AsyncGrpcCall(Cancelled(), channel, connection, "llm", TimeLimits(10, 10, 10))
         reader = asyncio.ensure_future(anext(call.replies()))
@@ -79,5 +75,27 @@ def test_a_second_cancellation_changes_nothing() -> None:
         await call.cancel()
         with pytest.raises(RequestCancelled):
             await reader
+        await connection.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+def test_closing_the_client_ends_the_questions_of_other_tasks(scheme: str) -> None:
+    """These tasks were not cancelled, as those are that see CancelledError."""
+
+    async def scenario() -> None:
+        asked = asyncio.Event()
+        silent = await asyncio.start_server(lambda *_: asked.set(), "127.0.0.1", 0)
+        port = silent.sockets[0].getsockname()[1]
+        client = AsyncClient(f"{scheme}://127.0.0.1:{port}")
+        is_ready = asyncio.create_task(client.is_ready())
+        info = asyncio.create_task(client.server_info())
+        await asked.wait()
+        await client.close()
+        assert await is_ready is False
+        with pytest.raises(InflightError):
+            await info
+        silent.close()
 
     asyncio.run(scenario())
