@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from inflight_client import AsyncClient, AsyncTextStream, InflightError, RequestCancelled, RetryPolicy, Timeouts, Usage
+from inflight_client import AsyncClient, AsyncTextStream, RequestCancelled, RetryPolicy, Timeouts, Usage
 from inflight_client.options import Options, TimeLimits
 from inflight_client.request import Request, make_request
 from inflight_client.response import Reply
@@ -94,7 +94,7 @@ def test_closing_the_client_ends_the_questions_of_other_tasks(scheme: str) -> No
         await asked.wait()
         await client.close()
         assert await is_ready is False
-        with pytest.raises(InflightError):
+        with pytest.raises(RequestCancelled):
             await info
         silent.close()
 

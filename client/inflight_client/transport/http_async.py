@@ -50,6 +50,8 @@ class AsyncHttpConnection:
         )
         self.calls: set[AsyncHttpCall] = set()
         """The running requests."""
+        self._asking: set[asyncio.Timeout] = set()
+        """Those that describe the server or a model, each as the limit with which `close` ends it."""
         self.detector = AsyncFailureDetector(options.unreachable, self._probe, self._give_up)
         self._closed = False
 
@@ -75,11 +77,7 @@ class AsyncHttpConnection:
 
     async def is_ready(self, model: str, timeout: float) -> bool:
         """See `AsyncConnection`."""
-        self._check_open()
-        try:
-            response = await self.client.get(f"{http_wire.model_path(model)}/ready", timeout=timeout)
-        except httpx.HTTPError as error:
-            raise http_wire.error_of_httpx(error) from error
+        response = await self._ask(f"{http_wire.model_path(model)}/ready", timeout)
         return response.status_code == httpx.codes.OK
 
     async def server_info(self, timeout: float) -> ServerInfo:
@@ -91,12 +89,22 @@ class AsyncHttpConnection:
         metadata = await self._get(http_wire.model_path(model), timeout)
         return http_wire.model_info(metadata, await self._get(f"{http_wire.model_path(model)}/config", timeout))
 
-    async def _get(self, path: str, timeout: float) -> dict[str, Any]:
+    async def _ask(self, path: str, timeout: float) -> httpx.Response:
         self._check_open()
+        limit = asyncio.timeout(None)
+        self._asking.add(limit)
         try:
-            response = await self.client.get(path, timeout=timeout)
+            async with limit:
+                return await self.client.get(path, timeout=timeout)
+        except TimeoutError:
+            raise client_closed() from None
         except httpx.HTTPError as error:
             raise http_wire.error_of_httpx(error) from error
+        finally:
+            self._asking.discard(limit)
+
+    async def _get(self, path: str, timeout: float) -> dict[str, Any]:
+        response = await self._ask(path, timeout)
         if response.is_error:
             message = http_wire.message_of(response.content)
             error_of = http_wire.error_of_response(response.status_code, message, response.headers)
@@ -121,6 +129,9 @@ class AsyncHttpConnection:
         """See `AsyncConnection`."""
         self._closed = True
         await self.detector.close()
+        for limit in self._asking:
+            if not limit.expired():
+                limit.reschedule(0.0)
         for call in list(self.calls):
             await call.cancel()
         await self.client.aclose()
