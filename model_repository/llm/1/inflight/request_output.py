@@ -19,12 +19,12 @@ class RequestOutput:
     prompt_ids: list[int]
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
-    """`stop`, `length`, `deadline`, `cancelled`, `expired` (the time limit passed before the first step), `invalid`
-    (the grammar turned out to be too complex) or `error`."""
+    """`stop`, `length`, `deadline`, `cancelled`, `expired` (the time limit passed before the first step), `shed` (the
+    queue gave it up), `invalid` (the grammar turned out to be too complex) or `error`."""
     stop_reason: str | int | None = None
     """Which stop string or token of `stop_token_ids` ended it, if one did."""
     error: str | None = None
-    """Why the request ended, if the finish reason is `error`, `invalid` or `expired`."""
+    """Why the request ended, if the finish reason is `error`, `invalid`, `expired` or `shed`."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry for each of `token_ids` if the request asked for them, else None."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
