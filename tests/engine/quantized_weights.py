@@ -129,6 +129,18 @@ def fp8_with_one_scale() -> Format:
     return Format({"quant_method": "fp8", "weight_block_size": None, "activation_scheme": "static"}, pack)
 
 
+def auto_fp8() -> Format:
+    """The same, with the names of AutoFP8."""
+    form = fp8_with_one_scale()
+
+    def pack(weight: torch.Tensor) -> Packed:
+        tensors, values = form.pack(weight)
+        scales = {"weight_scale": tensors["weight_scale_inv"], "input_scale": tensors["activation_scale"]}
+        return {"weight": tensors["weight"], **scales}, values
+
+    return Format({"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}, pack)
+
+
 def compressed_int4() -> Format:
     """Symmetric int4 in groups, "pack-quantized". Codes from -8 to 7 are stored with 8 added."""
 

@@ -62,6 +62,7 @@ FORMATS = {
     "fp8 with layers smaller than a block": quantized_weights.fp8(128),
     "fp8 with exponents": quantized_weights.fp8(exponents=True),
     "fp8 with one scale": quantized_weights.fp8_with_one_scale(),
+    "fp8 of AutoFP8": quantized_weights.auto_fp8(),
     "compressed-tensors in int4": quantized_weights.compressed_int4(),
     "compressed-tensors in fp8": quantized_weights.compressed_fp8(),
 }
@@ -247,6 +248,25 @@ def test_experts_of_gpt_oss_are_read(tmp_path: Path) -> None:
     assert answers(make_engine(tmp_path / "quantized")) == answers(make_engine(expected))
 
 
+INT4 = quantized_weights.compressed_int4().config["config_groups"]["group_0"]["weights"]
+
+
+def of_groups(attention: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """A config of compressed-tensors with a group for the layers of attention, and one for the others."""
+    groups = {
+        "group_0": {"targets": ["re:.*self_attn.*"], "weights": attention},
+        "group_1": {"targets": ["re:.*mlp.*"], "weights": others, "input_activations": None},
+    }
+    return {**quantized_weights.compressed_int4().config, "config_groups": groups}
+
+
+def test_groups_of_layers_may_have_weights_of_the_same_kind(tmp_path: Path) -> None:
+    form = Format(of_groups(INT4, {**INT4, "observer": "mse"}), quantized_weights.compressed_int4().pack)
+    weights = quantize(SERVED["llama"].config, form, tmp_path / "quantized")
+    expected = plain(SERVED["llama"].config, weights, tmp_path / "plain")
+    assert answers(make_engine(tmp_path / "quantized")) == answers(make_engine(expected))
+
+
 @pytest.mark.parametrize(
     ("quantization", "message"),
     [
@@ -257,6 +277,7 @@ def test_experts_of_gpt_oss_are_read(tmp_path: Path) -> None:
         ({"quant_method": "modelopt"}, "quant_algo None; it must be FP8 or NVFP4"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "the format 'gemv'; it must be gemm"),
         ({"quant_method": "auto-round", "packing_format": "auto_round:fp4"}, "and packing_format 'auto_round:fp4'"),
+        (of_groups(INT4, {**INT4, "num_bits": 8}), "config_groups that store their weights in different ways; all"),
     ],
 )
 def test_other_formats_are_refused(quantization: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ BITS_OF_GPTQ = (2, 4, 8)
 
 _WORD = 32
 _BLOCK_OF_FP8 = (128, 128)
+_SCALES_OF_FP8 = ("weight_scale_inv", "qscale_weight", "weight_scale")
+"""What different tools call the same scales."""
 _GROUP_OF_NVFP4 = 16
 # The numbers of 4 bits with an exponent of 2 bits: first the positive ones.
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
@@ -80,13 +82,13 @@ def from_bitsandbytes(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tens
 
 
 def from_fp8(tensors: Tensors, config: Mapping[str, Any]) -> torch.Tensor:
-    """FP8 with a scale for each block, as DeepSeek and Qwen store it, or with one scale for all.
+    """FP8 with a scale for each block, as DeepSeek and Qwen store it, or with one scale for all, as AutoFP8 does.
 
     weight is [..., outputs, inputs] and weight_scale_inv [..., blocks of outputs, blocks of inputs]. The last block
     may be smaller than the others. Scales of 8 bits are exponents.
     """
     weight = tensors["weight"].float()
-    scales = tensors["weight_scale_inv"] if "weight_scale_inv" in tensors else tensors["qscale_weight"]
+    scales = tensors[next(filter(tensors.__contains__, _SCALES_OF_FP8), _SCALES_OF_FP8[0])]
     if scales.dtype == torch.uint8:
         scales = scales.view(torch.float8_e8m0fnu)
     scales = scales.float()

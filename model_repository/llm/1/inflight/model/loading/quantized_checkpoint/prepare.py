@@ -35,6 +35,9 @@ _OF_AUTO_ROUND = {
 }
 """What AutoRound's `packing_format` stands for."""
 
+_OF_LAYERS = ("num_bits", "type", "symmetric", "strategy", "group_size", "block_structure")
+"""What a group of compressed-tensors says about how its weights are stored."""
+
 _OF_MODELOPT = "hf_quant_config.json"
 """A file in which NVIDIA's Model Optimizer describes weights; only later versions do so in config.json, too."""
 _ALGORITHMS_OF_MODELOPT = ("FP8", "NVFP4")
@@ -119,8 +122,30 @@ def _problem(original: Mapping[str, Any]) -> str | None:
         return f"bits {bits!r}; it must be one of {', '.join(map(str, BITS_OF_GPTQ))}"
     if method == "modelopt" and (algorithm := original.get("quant_algo")) not in _ALGORITHMS_OF_MODELOPT:
         return f"quant_algo {algorithm!r}; it must be {' or '.join(_ALGORITHMS_OF_MODELOPT)}"
+    if method == "compressed-tensors" and _is_mixed(original):
+        return "config_groups that store their weights in different ways; all linear layers must have the same one"
     layout = original.get("checkpoint_format") or original.get("format") or original.get("version")
     layouts = {"gptq": ("gptq", "gptq_v2"), "awq": ("gemm",)}.get(method, ())
     if layouts and layout is not None and str(layout).lower() not in layouts:
         return f"the format {layout!r}; it must be {' or '.join(layouts)}"
     return None
+
+
+def _is_mixed(original: Mapping[str, Any]) -> bool:
+    """Whether the groups of a config of compressed-tensors store weights in several ways.
+
+    transformers reads all linear layers by one of the groups, and all experts by one. So it would take weights of 8
+    bits for those of 4 bits.
+    """
+    groups = original.get("config_groups")
+    ways = {
+        (_is_of_experts(group), group.get("format") or original.get("format"), *map(str, map(weights.get, _OF_LAYERS)))
+        for group in (groups.values() if isinstance(groups, dict) else ())
+        if isinstance(group, dict) and isinstance(weights := group.get("weights"), dict)
+    }
+    return len(ways) > len({is_of_experts for is_of_experts, *_ in ways})
+
+
+def _is_of_experts(group: Mapping[str, Any]) -> bool:
+    """As transformers decides it."""
+    return any(str(target).startswith("re:") and "experts" in target for target in group.get("targets", ()))
