@@ -65,8 +65,10 @@ def test_attention_in_both_directions_within_images_is_no_reason() -> None:
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nowhere.*no config\.json"):
+    with pytest.raises(ValueError, match=r"nowhere', a folder that does not exist, so it has no config\.json"):
         Engine(config_for(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match=r"which has no config\.json"):
+        Engine(config_for(tmp_path))
 
 
 def change_json(file: Path, **fields: object) -> None:
@@ -190,10 +192,20 @@ def test_only_longrope_bounds_the_context_by_the_original_length(kind: str, long
     assert max_length(config) == longest
 
 
-def test_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        ((), ""),
+        (("consolidated.safetensors",), r"\. The folder has consolidated\.safetensors"),
+        (("pytorch_model-00001-of-00002.bin", "model.gguf"), r"\. The folder has model\.gguf and 1 more"),
+    ],
+)
+def test_folder_without_safetensors_is_refused(others: tuple[str, ...], found: str, tmp_path: Path) -> None:
     save_model(SERVED["llama"].config, tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="weights cannot be loaded"):
+    for name in others:
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=rf"weights cannot be loaded: .*model\.safetensors\.index\.json names{found}$"):
         Engine(config_for(tmp_path))
 
 
@@ -227,6 +239,17 @@ def test_weights_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
         Engine(config_for(tmp_path))
     change_weights(tmp_path, lambda weights: weights.pop("model.norm.weight"))
     with pytest.raises(ValueError, match=f"its weights lack {name} and 1 more"):
+        Engine(config_for(tmp_path))
+
+
+def test_weights_under_other_names_are_refused(tmp_path: Path) -> None:
+    """As of a model that was compiled, or is part of a larger one. transformers would fill all with random numbers."""
+    save_model(SERVED["llama"].config, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    renamed = {f"_orig_mod.{name}": weight for name, weight in weights.items()}
+    save_file(renamed, tmp_path / "model.safetensors", {"format": "pt"})
+    wrong = r"lack model\.embed_tokens\.weight and 28 more, but have _orig_mod\.lm_head\.weight and 29 more that the"
+    with pytest.raises(ValueError, match=wrong):
         Engine(config_for(tmp_path))
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -30,6 +31,7 @@ _ANSWER_SECONDS = 10.0
 _BUSY = (429, 500, 502, 503, 504)
 _LFS_POINTER = b"version https://git-lfs"
 _FILES = (*_ALL_BUT_WEIGHTS, "*.safetensors")
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Checkpoint:
                     f"model is {model!r}, which is a file; it must be a folder with {CONFIG_NAME} and weights in "
                     "safetensors (GGUF is not read)"
                 )
+            if not found.folder.exists():
+                raise ValueError(f"model is {model!r}, a folder that does not exist, so it has no {CONFIG_NAME}")
             if not (found.folder / CONFIG_NAME).is_file():
                 raise ValueError(f"model is {model!r}, which has no {CONFIG_NAME}")
         except OSError as error:
@@ -122,6 +126,23 @@ class Checkpoint:
         files = self.weight_files
         if not all(file.is_file() for file in files):
             hub_folder(self.hub_id, self.folder.name, tuple(str(file.relative_to(self.folder)) for file in files))
+
+
+def hint_at_other_files(folder: Path) -> str:
+    """Say in which files weights must be, and which the folder has. Empty if it has the right ones."""
+    if (folder / SAFETENSORS_SINGLE_FILE).is_file() or (folder / SAFETENSORS_INDEX_FILE).is_file():
+        return ""
+    names = sorted(path.name for pattern in _WEIGHTS for path in folder.glob(pattern))
+    found = f". The folder has {first_of(names)}" if names else ""
+    return (
+        f" Weights must be in safetensors: in {SAFETENSORS_SINGLE_FILE}, or in files that {SAFETENSORS_INDEX_FILE} "
+        f"names{found}"
+    )
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _read_index(index: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
 from inflight.model.attention import interface
 from inflight.model.loading.auto_class import auto_class
+from inflight.model.loading.checkpoint import first_of, hint_at_other_files
 from inflight.model.loading.classification_head import HEAD_WEIGHTS
 from inflight.model.loading.config_errors import reason
 from inflight.model.parallel.layers import DividedWeight, divide
@@ -64,14 +65,16 @@ def load_module(
     try:
         loaded: Any = _with_our_attention_or_its_own(load)
     except (OSError, ImportError, SafetensorError) as error:
-        raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}") from error
+        hint = hint_at_other_files(Path(config.model))
+        raise ValueError(f"model is {config.model!r}; its weights cannot be loaded: {error}{hint}") from error
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
         # Values of the config that its class lets pass, or code of the model's own.
         if "conversion of the weights" in str(error):
             raise ValueError(
-                f"model is {config.model!r}; its weights cannot be loaded: the log says which are damaged or incomplete"
+                f"model is {config.model!r}; its weights cannot be loaded: the log says which are damaged, incomplete, "
+                "or stored in another way than the config says"
             ) from error
         if distributed is not None and isinstance(error, RuntimeError):  # Another rank may have failed.
             raise
@@ -182,10 +185,11 @@ def _check_weights(config: EngineConfig, module: Any, report: Mapping[str, Any])
             "config"
         )
     missing = set(report["missing_keys"])
+    unused = sorted(report["unexpected_keys"] - HEAD_WEIGHTS)
     if others := sorted(missing - _names_of_head(module)):
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        raise ValueError(f"model is {config.model!r}; its weights lack {others[0]}{more}")
-    if unused := sorted(report["unexpected_keys"] - HEAD_WEIGHTS):
+        found = f", but have {first_of(unused)} that the model does not have" if unused else ""
+        raise ValueError(f"model is {config.model!r}; its weights lack {first_of(others)}{found}")
+    if unused:
         logger.warning("%d tensors of the weights are not part of the model, such as %s", len(unused), unused[0])
     if missing:
         logger.warning("the weights have no output head, so the model makes no text")
