@@ -222,6 +222,12 @@ PAIR = {"lora_A": torch.ones(4, 64), "lora_B": torch.ones(64, 4)}
         ),
         ({f"{Q}.lora_A.weight": torch.tensor(1.0)}, UnsupportedModel, r"has lora_A \[\] and lora_B \[64, 4\]"),
         ({f"{Q}.lora_A.weight": torch.ones(3, 64)}, UnsupportedModel, r"has lora_A \[3, 64\] and lora_B \[64, 4\]"),
+        (
+            {Q.removeprefix("base_model.model.") + ".lora_A.weight": PAIR["lora_A"]},
+            UnsupportedModel,
+            "names must be those",
+        ),
+        ({f"{Q}.lora_B.default.weight": PAIR["lora_B"]}, UnsupportedModel, "base_model.model.LAYER.lora_A.weight"),
         ({"base_model.model.model.norm.weight": torch.ones(64)}, UnsupportedModel, "it changes base_model.model.model"),
         ({f"{HEAD}.{part}.weight": each for part, each in PAIR.items()}, UnsupportedModel, "the output head; that is"),
         (
@@ -249,9 +255,16 @@ def test_weights_that_do_not_fit_are_refused(
 
 def test_files_that_cannot_be_read_are_refused(tiny: Tiny, tmp_path: Path) -> None:
     missing = str(tmp_path / "nothing")
-    with pytest.raises(ValueError, match=r"lora_modules\['one'\] is .*nothing'; it cannot be read"):
+    with pytest.raises(ValueError, match=r"lora_modules\['one'\] is .*nothing'; it cannot be read: there is no such"):
         make_engine(tiny.folder, lora_modules={"one": missing})
     folder = ONE.save(tmp_path, tiny.module)
+    (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
+    with pytest.raises(ValueError, match=r"it has no adapter_model\.safetensors, but adapter_model\.bin, which is not"):
+        make_engine(tiny.folder, lora_modules={"one": folder})
+    (tmp_path / "adapter_config.json").unlink()
+    with pytest.raises(ValueError, match=r"it cannot be read: it has no adapter_config\.json"):
+        make_engine(tiny.folder, lora_modules={"one": folder})
+    ONE.save(tmp_path, tiny.module)
     (tmp_path / "adapter_config.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"it cannot be read: maximum recursion depth exceeded"):
         make_engine(tiny.folder, lora_modules={"one": folder})

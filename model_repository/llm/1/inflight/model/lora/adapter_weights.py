@@ -21,6 +21,9 @@ from inflight.model.loading.checkpoint import check_readable, hub_folder
 logger = logging.getLogger(__name__)
 
 _KEY = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<part>[AB])\.weight")
+_PART = re.compile(r"\.lora_[AB]\.")
+_OTHER_WEIGHTS = "adapter_model.bin"
+"""What older versions of PEFT wrote."""
 _UNSUPPORTED = (
     *("use_dora", "lora_bias", "modules_to_save", "layer_replication", "trainable_token_indices", "target_parameters"),
     *("alora_invocation_tokens", "use_qalora", "use_bdlora", "arrow_config", "megatron_config"),
@@ -76,11 +79,12 @@ def read_adapter(files: Path, where: str) -> AdapterWeights:
         ValueError: its files cannot be read.
     """
     try:
+        _check_files(files)
         config = json.loads((files / CONFIG).read_text(encoding="utf-8"))
         tensors = load_file(files / WEIGHTS)
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         # Clients may read this, and are not told where the files are.
-        reason = error.strerror if isinstance(error, OSError) else error
+        reason = error.strerror or type(error).__name__ if isinstance(error, OSError) else error
         raise ValueError(f"{where}; it cannot be read: {reason}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{where}; its {CONFIG} is not a JSON object")
@@ -88,6 +92,10 @@ def read_adapter(files: Path, where: str) -> AdapterWeights:
     parts: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)
+        if match is None and _PART.search(key):
+            raise UnsupportedModel(
+                f"{where}; it has {key}, and names must be those that PEFT saves: base_model.model.LAYER.lora_A.weight"
+            )
         if match is None:
             raise UnsupportedModel(f"{where}; it changes {key}, and only the weights of linear layers are supported")
         parts.setdefault(match["layer"], {})[match["part"]] = tensor
@@ -100,11 +108,20 @@ def read_adapter(files: Path, where: str) -> AdapterWeights:
 def _files(folder: str) -> tuple[Path, str | None]:
     """Return the folder of an adapter's files, and the commit if it is from the hub."""
     path = Path(folder).expanduser()
-    is_local = path.is_dir()
-    if not is_local:
-        path = hub_folder(folder, "main", (CONFIG, WEIGHTS))
+    if path.is_dir():
+        check_readable(path)
+        return path, None
+    if folder.startswith((".", "/", "~")):
+        raise OSError("there is no such folder")
+    path = hub_folder(folder, "main", (CONFIG, WEIGHTS))
     check_readable(path)
-    return path, None if is_local else path.name
+    return path, path.name
+
+
+def _check_files(files: Path) -> None:
+    if lacking := [name for name in (CONFIG, WEIGHTS) if not (files / name).is_file()]:
+        found = f", but {_OTHER_WEIGHTS}, which is not read" if (files / _OTHER_WEIGHTS).is_file() else ""
+        raise ValueError(f"it has no {lacking[0]}{found}")
 
 
 def _check_config(where: str, config: Mapping[str, Any]) -> None:
