@@ -22,7 +22,7 @@ from transformers import (
 
 from inflight import Engine, EngineConfig, InvalidRequest, SamplingParams, UnsupportedModel
 from inflight.model.loading.support import check_config, check_settings, max_length
-from scripts.reference.tiny_models import REFUSED, SERVED, save_model
+from scripts.reference.tiny_models import MODELS, REFUSED, SERVED, greedy, save_model
 from tests.unit.tiny_tokenizers import byte_level
 
 
@@ -190,6 +190,18 @@ def test_only_longrope_bounds_the_context_by_the_original_length(kind: str, long
         rope |= {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
     config = LlamaConfig(hidden_size=64, num_attention_heads=4, max_position_embeddings=256, rope_parameters=rope)
     assert max_length(config) == longest
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral3", "falcon"])
+def test_a_config_may_ask_for_tuples(name: str, tmp_path: Path) -> None:
+    """`generate` asks for the names of what a model returns, in each call."""
+    model = save_model(MODELS[name].config, tmp_path)
+    path = tmp_path / "config.json"
+    text = json.loads(path.read_text()).get("text_config")
+    parts = {} if text is None else {"text_config": {**text, "return_dict": False}}
+    change_json(path, return_dict=False, **parts)
+    outputs = Engine(config_for(tmp_path)).generate([[5, 9, 3]], SamplingParams(max_tokens=8, temperature=0))
+    assert outputs[0].token_ids == greedy(model, [5, 9, 3], 8)
 
 
 @pytest.mark.parametrize(

@@ -55,4 +55,7 @@ def _hf_config(config: EngineConfig) -> PreTrainedConfig:
         raise ValueError(
             f"model is {config.model!r}; its config cannot be read: {reason(config.model, error)}"
         ) from error
+    for part in (hf_config, *(getattr(hf_config, name, None) for name in hf_config.sub_configs)):
+        if part is not None:
+            part.return_dict = True  # `generate` asks for it in each call, whatever the config says.
     return hf_config
