@@ -79,6 +79,24 @@ def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
         load_tokenizer(EngineConfig(model=str(default_model()), tokenizer=str(folder)))
 
 
+def test_the_code_of_a_named_tokenizer_runs_only_where_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
+    (tmp_path / "config.json").write_text('{"model_type": "of_its_own"}')
+    (tmp_path / "tokenizer.json").symlink_to(Path(default_model()) / "tokenizer.json")
+    (tmp_path / "own.py").write_text(
+        "from transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n"
+    )
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    config = EngineConfig(model=str(default_model()), tokenizer=str(tmp_path))
+    with pytest.raises(ValueError, match=r"which cannot be loaded: .* contains custom code"):
+        load_tokenizer(config)
+    tokenizer = load_tokenizer(replace(config, trust_remote_code=True))
+    assert type(tokenizer).__name__ == "Own"
+
+
 def test_the_package_that_a_tokenizer_needs_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "tokenizer.model").write_bytes(b"")

@@ -32,7 +32,7 @@ def load_tokenizer(config: EngineConfig) -> Any | None:
     Raises:
         ValueError: A file is damaged or too new, or a setting names what cannot be used. The message names it.
     """
-    tokenizer = _own_tokenizer(config) if config.tokenizer is None else _named_tokenizer(config.tokenizer)
+    tokenizer = _own_tokenizer(config) if config.tokenizer is None else _named_tokenizer(config, config.tokenizer)
     if config.chat_template is not None:
         if tokenizer is None:
             raise ValueError("chat_template is given, but the model has no tokenizer; name one in tokenizer")
@@ -80,13 +80,14 @@ def _own_tokenizer(config: EngineConfig) -> Any | None:
     return tokenizer
 
 
-def _named_tokenizer(name: str) -> Any:
+def _named_tokenizer(config: EngineConfig, name: str) -> Any:
     try:
         folder = find(name, "main").folder
     except OSError as error:
         raise ValueError(f"tokenizer is {name!r}, which cannot be loaded: {error}") from error
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        # Without the setting, transformers would ask on the terminal whether to run the tokenizer's own code.
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=config.trust_remote_code)
     except Exception as error:
         # See above: also the library tokenizers raises this very class.
         reason = damage(folder) or f"{type(error).__name__}: {error}"
