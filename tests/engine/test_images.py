@@ -286,3 +286,16 @@ def test_features_of_tokens_that_only_look_like_an_image() -> None:
     (main,) = spread.output().pooler_output
     assert main[:, 0].tolist() == [1, 7, 1, 2, 7]
     assert features[1:3].main[:, 0].tolist() == [1, 2]
+
+
+def test_the_log_names_the_package_that_a_processor_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def require(*_: Any, **__: Any) -> None:
+        raise ImportError("\nPixtralProcessor requires the Torchvision library but it was not found.\nInstall it.\n")
+
+    model, _processor = save_image_model("gemma3", tmp_path)
+    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", require)
+    engine = make_engine(tmp_path)
+    assert "prompts with images are refused: ImportError: PixtralProcessor requires the Torchvision" in caplog.text
+    assert tokens(engine, [[5, 6, 7]]) == [greedy(model, [5, 6, 7], 10)]

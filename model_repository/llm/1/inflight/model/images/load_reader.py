@@ -14,6 +14,7 @@ from inflight.model.attention.backend import AttentionBackend
 from inflight.model.forward import takes
 from inflight.model.images.mask_probe import layers_that_see_ahead
 from inflight.model.loading.attention_probe import AttentionLayer
+from inflight.model.loading.config_errors import one_line
 from inflight.model.loading.self_check import SelfCheck
 from inflight.model.routed_forward import RoutedForward
 from inflight.prompt_content import PromptContent
@@ -62,8 +63,8 @@ def load_image_reader(
     except UnsupportedModel as error:
         reason = str(error)
     except Exception as error:  # noqa: BLE001 - processors and encoders are code of the model's authors
-        reason = f"{type(error).__name__}: {error}"
-    logger.warning("prompts with images are refused: %s", reason.strip().partition("\n")[0])
+        reason = one_line(error)  # Where a package is missing, the first line is empty.
+    logger.warning("prompts with images are refused: %s", reason)
     return None
 
 
