@@ -136,7 +136,7 @@ def test_a_good_template_needs_no_warning(folder: Path, template: object, caplog
     assert not caplog.records
 
 
-@pytest.mark.parametrize("model_type", ["gemma", "gpt_neox", "cohere"])
+@pytest.mark.parametrize("model_type", ["gemma", "gpt_neox", "cohere", "qwen2", "gpt2"])
 def test_a_tokenizer_that_transformers_makes_without_files_is_none(
     tmp_path: Path, model_type: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -64,11 +64,11 @@ def _own_tokenizer(config: EngineConfig) -> Any | None:
             reason += f" ({_SENTENCEPIECE_FILE} is read with the package sentencepiece)"
         logger.warning("no tokenizer can be loaded, so only token ids are served: %s", reason)
         return None
+    if _is_made_up(folder, tokenizer):
+        logger.warning("the model has no files of a tokenizer, so only token ids are served")
+        return None
     if not _has_backend(tokenizer):
         logger.warning("the tokenizer has no Rust backend, so only token ids are served")
-        return None
-    if not has_files(folder, tokenizer):
-        logger.warning("the model has no files of a tokenizer, so only token ids are served")
         return None
     if damaged := damage_of_processor(tokenizer):
         raise ValueError(f"model is {config.model!r}; a file of its tokenizer, {damaged}")
@@ -92,13 +92,18 @@ def _named_tokenizer(config: EngineConfig, name: str) -> Any:
         # See above: also the library tokenizers raises this very class.
         reason = damage(folder) or f"{type(error).__name__}: {error}"
         raise ValueError(f"tokenizer is {name!r}, which cannot be loaded: {reason}") from error
+    if _is_made_up(folder, tokenizer):
+        raise ValueError(f"tokenizer is {name!r}, which cannot be loaded: it has no files of a tokenizer")
     if not _has_backend(tokenizer):
         raise ValueError(f"tokenizer is {name!r}, which has no Rust backend; it must have one")
-    if not has_files(folder, tokenizer):
-        raise ValueError(f"tokenizer is {name!r}, which cannot be loaded: it has no files of a tokenizer")
     if damaged := damage_of_processor(tokenizer):
         raise ValueError(f"tokenizer is {name!r}, which cannot be loaded: {damaged}")
     return tokenizer
+
+
+def _is_made_up(folder: Path, tokenizer: Any) -> bool:
+    """Whether transformers made a tokenizer without files, of a few special tokens. It does so for some classes."""
+    return isinstance(tokenizer, PreTrainedTokenizerFast) and not has_files(folder, tokenizer)
 
 
 def _has_backend(tokenizer: Any) -> bool:
