@@ -182,6 +182,22 @@ def test_experts_are_read(form: Format, tmp_path: Path) -> None:
     assert answers(make_engine(tmp_path / "quantized")) == answers(make_engine(expected))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_experts_have_the_dtype_of_the_model_whatever_that_of_their_scales(dtype: torch.dtype, tmp_path: Path) -> None:
+    form = quantized_weights.compressed_int4()
+
+    def pack(weight: torch.Tensor) -> quantized_weights.Packed:
+        tensors, values = form.pack(weight)
+        return {**tensors, "weight_scale": tensors["weight_scale"].to(dtype)}, values
+
+    config = Qwen3MoeConfig(**EXPERTS)
+    weights = quantize(config, Format(form.config, pack), tmp_path / "quantized")
+    expected = plain(config, weights, tmp_path / "plain")
+    engine = make_engine(tmp_path / "quantized")
+    assert {weight.dtype for weight in engine.model.module.parameters()} == {torch.float32}
+    assert answers(engine) == answers(make_engine(expected))
+
+
 VISION = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "out_hidden_size": 64}
 ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 STACKED: dict[str, PreTrainedConfig] = {

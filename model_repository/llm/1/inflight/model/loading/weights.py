@@ -1,7 +1,7 @@
 """Loads the weights of a model, and checks that they are all there."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -88,8 +88,16 @@ def load_module(
     module.to(device)
     module.eval()
     module.requires_grad_(False)
+    if is_quantized:
+        _cast_experts(module)
     _choose_experts(module)
     return module, has_head
+
+
+def _cast_experts(module: Any) -> None:
+    """Give experts the dtype of the model. transformers leaves those of compressed-tensors in that of their scales."""
+    for weight in _weights_of_experts(module):
+        weight.data = weight.data.to(module.dtype)
 
 
 def _choose_experts(module: Any) -> None:
@@ -97,16 +105,16 @@ def _choose_experts(module: Any) -> None:
 
     That product needs rows whose size is a multiple of 16 bytes.
     """
-    widths = {
-        width * weight.itemsize
-        for experts in module.modules()
-        if hasattr(experts, "_is_expert_parallel")  # Only transformers' modules of experts have this.
-        for weight in experts.parameters(recurse=False)
-        if weight.ndim == 3
-        for width in weight.shape[1:]
-    }
+    widths = {width * weight.itemsize for weight in _weights_of_experts(module) for width in weight.shape[1:]}
     if any(width % _GROUPED_BYTES for width in widths):
         module.set_experts_implementation("eager")
+
+
+def _weights_of_experts(module: Any) -> Iterator[torch.nn.Parameter]:
+    """Return the weights of mixtures that have those of all experts in one tensor."""
+    for experts in module.modules():
+        if hasattr(experts, "_is_expert_parallel"):  # Only transformers' modules of experts have this.
+            yield from (weight for weight in experts.parameters(recurse=False) if weight.ndim == 3)
 
 
 def _with_our_attention_or_its_own(load: Callable[..., Any]) -> Any:
