@@ -293,6 +293,10 @@ def test_groups_of_layers_may_have_weights_of_the_same_kind(tmp_path: Path) -> N
         ({"quant_method": "modelopt"}, "quant_algo None; it must be FP8 or NVFP4"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "the format 'gemv'; it must be gemm"),
         ({"quant_method": "auto-round", "packing_format": "auto_round:fp4"}, "and packing_format 'auto_round:fp4'"),
+        (
+            of_groups(INT4, {**INT4, "actorder": "group"}),
+            "config_groups with actorder 'group', an order of inputs that",
+        ),
         (of_groups(INT4, {**INT4, "num_bits": 8}), "config_groups that store their weights in different ways; all"),
     ],
 )

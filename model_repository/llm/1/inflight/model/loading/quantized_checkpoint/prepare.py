@@ -122,8 +122,8 @@ def _problem(original: Mapping[str, Any]) -> str | None:
         return f"bits {bits!r}; it must be one of {', '.join(map(str, BITS_OF_GPTQ))}"
     if method == "modelopt" and (algorithm := original.get("quant_algo")) not in _ALGORITHMS_OF_MODELOPT:
         return f"quant_algo {algorithm!r}; it must be {' or '.join(_ALGORITHMS_OF_MODELOPT)}"
-    if method == "compressed-tensors" and _is_mixed(original):
-        return "config_groups that store their weights in different ways; all linear layers must have the same one"
+    if method == "compressed-tensors" and (problem := _problem_of_groups(original)):
+        return f"config_groups {problem}"
     layout = original.get("checkpoint_format") or original.get("format") or original.get("version")
     layouts = {"gptq": ("gptq", "gptq_v2"), "awq": ("gemm",)}.get(method, ())
     if layouts and layout is not None and str(layout).lower() not in layouts:
@@ -131,19 +131,27 @@ def _problem(original: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _is_mixed(original: Mapping[str, Any]) -> bool:
-    """Whether the groups of a config of compressed-tensors store weights in several ways.
+def _problem_of_groups(original: Mapping[str, Any]) -> str | None:
+    """Say what transformers would read wrong in the groups of layers of compressed-tensors.
 
-    transformers reads all linear layers by one of the groups, and all experts by one. So it would take weights of 8
-    bits for those of 4 bits.
+    It reads all linear layers by one of the groups, and all experts by one. So it would take weights of 8 bits for
+    those of 4 bits.
     """
     groups = original.get("config_groups")
-    ways = {
-        (_is_of_experts(group), group.get("format") or original.get("format"), *map(str, map(weights.get, _OF_LAYERS)))
+    stored = [
+        (group, weights)
         for group in (groups.values() if isinstance(groups, dict) else ())
         if isinstance(group, dict) and isinstance(weights := group.get("weights"), dict)
+    ]
+    if any(weights.get("actorder") == "group" for _, weights in stored):
+        return "with actorder 'group', an order of inputs that the package compressed-tensors does not read"
+    ways = {
+        (_is_of_experts(group), group.get("format") or original.get("format"), *map(str, map(weights.get, _OF_LAYERS)))
+        for group, weights in stored
     }
-    return len(ways) > len({is_of_experts for is_of_experts, *_ in ways})
+    if len(ways) > len({is_of_experts for is_of_experts, *_ in ways}):
+        return "that store their weights in different ways; all linear layers must have the same one"
+    return None
 
 
 def _is_of_experts(group: Mapping[str, Any]) -> bool:
