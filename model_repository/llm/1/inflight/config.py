@@ -70,7 +70,7 @@ class EngineConfig(SchedulerConfig):
     """Port at which this machine waits for the other machines."""
 
     trust_remote_code: bool = False
-    """Run Python code that ships with the model."""
+    """Run Python code that ships with the model or its tokenizer."""
 
     max_model_len: int | None = None
     """Maximum length of a sequence in tokens, prompt and output together. Default: the model's own."""
