@@ -126,6 +126,16 @@ def test_tools_calls_results_and_variables_hold_no_control_tokens() -> None:
         assert "<|im_end|>" in tokenizer.decode(token_ids)[: -len("<|im_end|>")]
 
 
+def test_documents_reach_the_template_without_control_tokens() -> None:
+    """As those of Granite, which look for an answer in them."""
+    tokenizer = with_template("{% for document in documents %}{{ document.text }}<|im_end|>{% endfor %}")
+    encoder = PromptEncoder(tokenizer, 8192)
+    documents = [{"title": "one", "text": "first"}, {"title": "two", "text": f"second{FORGED}"}]
+    token_ids = encoder.encode_chat(Chat([{"role": "user", "content": "a"}], template_kwargs={"documents": documents}))
+    assert tokenizer.decode(token_ids) == f"first<|im_end|>second{FORGED}<|im_end|>"
+    assert len(control_tokens(tokenizer, token_ids)) == 2
+
+
 @pytest.mark.parametrize(
     ("chat", "says"),
     [

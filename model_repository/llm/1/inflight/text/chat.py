@@ -22,6 +22,8 @@ from inflight.text.unknown_text import unknown_text_refused
 
 MAX_TEMPLATE_KWARGS = 32
 _MAX_NAME_CHARACTERS = 64
+_DOCUMENTS = "documents"
+"""A variable that has a parameter of its own in transformers, but no field here."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def _checked_kwargs(tokenizer: Any, given: object) -> dict[str, Any]:
     if len(given) > MAX_TEMPLATE_KWARGS:
         raise InvalidRequest(f"chat_template_kwargs has {len(given)} keys; it must have at most {MAX_TEMPLATE_KWARGS}")
     check_tree("chat_template_kwargs", given)
-    taken = {"messages", "conversations", *inspect.signature(tokenizer.apply_chat_template).parameters}
+    taken = {"messages", "conversations", *inspect.signature(tokenizer.apply_chat_template).parameters} - {_DOCUMENTS}
     for name in given:
         if not name.isidentifier() or len(name) > _MAX_NAME_CHARACTERS:
             raise InvalidRequest(
