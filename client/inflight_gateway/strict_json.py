@@ -6,7 +6,6 @@ Python's parser takes all of this, and its writer fails on it later, in an answe
 import json
 import math
 import re
-from collections.abc import Iterator
 from typing import Any
 
 MAX_DEPTH = 128
@@ -52,9 +51,8 @@ def read_json(text: str) -> Any:
             _check_depth(name, child)
     else:
         _check_depth("", value)
-    if not all_finite or _HALF.search(text):
-        for field, leaf in _leaves("", value):
-            _check_leaf(field, leaf)
+    if not all_finite or (_HALF.search(text) and not _is_unicode(value)):
+        _refuse_first_fault(value)
     return value
 
 
@@ -69,25 +67,49 @@ def _check_depth(field: str, value: Any) -> None:
         raise Unwritable(field, f"has over {MAX_DEPTH} levels of lists and objects; it must have at most {MAX_DEPTH}")
 
 
-def _check_leaf(field: str, leaf: Any) -> None:
+def _is_unicode(value: Any) -> bool:
+    """Return whether all texts in a value are whole characters."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refuse_first_fault(value: Any) -> None:
+    """Raise `Unwritable` for the first text or number in a value that cannot be written, if there is one."""
+    if (found := _first_fault(value)) is not None:
+        path, what = found
+        raise Unwritable(path.removeprefix(".") if isinstance(value, dict) else path, what)
+
+
+def _first_fault(value: Any) -> tuple[str, str] | None:
+    """Return the path of the first fault, and what is wrong there. That of a key is the path of its object.
+
+    The path is written on the way back. Written on the way to each value, a long key would be copied for all of them.
+    """
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if (what := _fault_of(key)) is not None:
+                return "", what
+            if (found := _first_fault(child)) is not None:
+                return f".{key}{found[0]}", found[1]
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            if (found := _first_fault(child)) is not None:
+                return f"[{index}]{found[0]}", found[1]
+    elif (what := _fault_of(value)) is not None:
+        return "", what
+    return None
+
+
+def _fault_of(leaf: Any) -> str | None:
     if isinstance(leaf, float) and not math.isfinite(leaf):
-        raise Unwritable(field, f"is {leaf}; it must be a finite number")
+        return f"is {leaf}; it must be a finite number"
     if isinstance(leaf, str):
         try:
             leaf.encode()
         except UnicodeEncodeError as error:
             half = leaf[error.start]
-            raise Unwritable(field, f"has {half!a} at character {error.start}, which is half a character") from error
-
-
-def _leaves(field: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield all keys of objects and all values that have no parts, each with its path."""
-    if isinstance(value, dict):
-        for key, child in value.items():
-            yield field, key
-            yield from _leaves(f"{field}.{key}" if field else key, child)
-    elif isinstance(value, list):
-        for index, child in enumerate(value):
-            yield from _leaves(f"{field}[{index}]", child)
-    else:
-        yield field, value
+            return f"has {half!a} at character {error.start}, which is half a character"
+    return None

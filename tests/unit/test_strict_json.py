@@ -46,6 +46,20 @@ def test_all_else_is_read_as_it_is(text: str) -> None:
     assert read_json(text) == json.loads(text)
 
 
+def test_a_long_key_is_not_written_for_each_value_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+
+    class Key(str):
+        def __format__(self, _: str) -> str:
+            written.append(self)
+            return str(self)
+
+    monkeypatch.setattr(json, "loads", lambda *_, **__: {Key("k"): [*range(100), "\ud83d"]})
+    with pytest.raises(Unwritable, match=r"^k\[100\] has"):
+        read_json(r'"\ud83d"')
+    assert len(written) == 1
+
+
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/v1/responses", "/v1/completions", "/v1/embeddings", "/tokenize"]
 )
