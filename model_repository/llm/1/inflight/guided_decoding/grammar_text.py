@@ -7,17 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import any_to_lark
 
 from inflight.errors import InvalidRequest
 from inflight.guided_decoding.closed_objects import close_objects
+from inflight.guided_decoding.ebnf import lark_syntax
 from inflight.guided_decoding.structural_tag import structural_tag_grammars
 from inflight.structured_outputs import CHOICE, GRAMMAR, REGEX, STRUCTURAL_TAG, StructuredOutputs
 
 # Models are used to this form, which is that of Python's `json.dumps`.
 _SEPARATORS = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 # Options of a rule that llguidance reads, but that change nothing here, or would need tokens to be taken back.
-_UNENFORCED = re.compile(r"^[ \t?!]*[\w-]+[ \t]*\[[^\]\n]*\b(temperature|stop)\b[^\]\n]*\][ \t]*:", re.MULTILINE)
+_UNENFORCED = re.compile(r"\b(temperature|stop)\b")
+_OPTIONS = re.compile(r"^[ \t?!]*+[\w-]++[ \t]*+\[([^\]\n]*+)\][ \t]*+:", re.MULTILINE)
 _LARGEST_EXACT = 2**53
 _ESCAPE_OR_NEGATED_CLASS = re.compile(r"\\.|\[\^((?:\\.|[^\]\[\\])+)\]", re.DOTALL)
 # Keywords whose values are data, not schemas.
@@ -62,10 +63,11 @@ def lark_of(grammar: str) -> str:
     """
     if "x-guidance" in grammar:
         raise InvalidRequest("grammar has the key 'x-guidance', which is not supported")
-    if (option := _UNENFORCED.search(grammar)) is not None:
-        raise InvalidRequest(f"grammar has the option {option[1]!r} on a rule, which is not supported")
+    for options in _OPTIONS.finditer(grammar):
+        if (option := _UNENFORCED.search(options[1])) is not None:
+            raise InvalidRequest(f"grammar has the option {option[1]!r} on a rule, which is not supported")
     try:
-        return str(any_to_lark(grammar))
+        return lark_syntax(grammar)
     except Exception as error:  # noqa: BLE001 - it raises bare ones, and what fails depends on the grammar alone
         raise InvalidRequest(f"grammar is no valid EBNF: {error}") from None
 
