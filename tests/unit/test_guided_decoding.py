@@ -15,6 +15,7 @@ from llguidance import LLParserLimits
 from tokenizers import AddedToken
 
 from inflight import InvalidRequest, QueueFull, StructuredOutputs
+from inflight.guided_decoding import foresight
 from inflight.guided_decoding import grammar as grammar_module
 from inflight.guided_decoding.grammar_state import GrammarState
 from inflight.guided_decoding.grammars import Grammars
@@ -266,6 +267,14 @@ COSTLY = {
 def test_what_would_exceed_a_limit_soon_is_refused(grammars: Grammars, wanted: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=r"(regex|json) (is too complex: after a few tokens|cannot be enforced)"):
         state_of(grammars, **wanted)
+
+
+def test_what_has_no_choice_is_followed_at_once(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask in a long forced text takes as long as the text, and 32 tokens of four outputs were followed."""
+    masks = []
+    monkeypatch.setattr(foresight, "fill_next_token_bitmask", lambda *_: masks.append(1))
+    state_of(grammars, json={"const": {f"key {i}": i for i in range(20)}})
+    assert not masks
 
 
 @pytest.mark.parametrize("pattern", ["(.*a.{12}b)+", "[^\\n]{0,2000}", "(a|b)*abb", "x", ""])

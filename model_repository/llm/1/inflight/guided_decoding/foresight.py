@@ -35,10 +35,15 @@ def error_soon(start: LLMatcher, strict: LLMatcher | None, tokenizer: LLTokenize
 
 
 def _follow(matcher: LLMatcher, tokenizer: LLTokenizer, draws: Random) -> None:
-    """Consume random tokens, but no end of the output while there is another choice."""
+    """Consume random tokens, but no end of the output while there is another choice.
+
+    Forced text is consumed at once, as in an output: a mask where much text is forced takes long.
+    """
     bits = allocate_token_bitmask(1, tokenizer.vocab_size)
     words, no_end = bits[0].view(np.uint32), _all_but(tokenizer.eos_tokens, bits.shape[1])
     for _ in range(_TOKENS):
+        if (forced := matcher.compute_ff_tokens()) and not matcher.consume_tokens(forced):
+            return
         if matcher.is_stopped():
             return
         fill_next_token_bitmask(matcher, bits)

@@ -11,6 +11,7 @@ from llguidance import LLMatcher
 from inflight.errors import InvalidRequest
 from inflight.guided_decoding.closed_objects import close_objects
 from inflight.guided_decoding.ebnf import lark_syntax
+from inflight.guided_decoding.schema_cost import check_cost
 from inflight.guided_decoding.structural_tag import structural_tag_grammars
 from inflight.structured_outputs import CHOICE, GRAMMAR, REGEX, STRUCTURAL_TAG, StructuredOutputs
 
@@ -19,6 +20,8 @@ _SEPARATORS = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexib
 # Options of a rule that llguidance reads, but that change nothing here, or would need tokens to be taken back.
 _UNENFORCED = re.compile(r"\b(temperature|stop)\b")
 _OPTIONS = re.compile(r"^[ \t?!]*+[\w-]++[ \t]*+\[([^\]\n]*+)\][ \t]*+:", re.MULTILINE)
+# Of one terminal: a fifth of a second at this number, and a second and 140 MB at 100.
+_MOST_INTERSECTIONS = 64
 _LARGEST_EXACT = 2**53
 _ESCAPE_OR_NEGATED_CLASS = re.compile(r"\\.|\[\^((?:\\.|[^\]\[\\])+)\]", re.DOTALL)
 # Keywords whose values are data, not schemas.
@@ -59,10 +62,12 @@ def lark_of(grammar: str) -> str:
     """Return a grammar in Lark's syntax; EBNF is converted.
 
     Raises:
-        InvalidRequest: it is malformed EBNF, or uses an option that is not enforced.
+        InvalidRequest: it is malformed EBNF, uses an option that is not enforced, or would take too long to compile.
     """
     if "x-guidance" in grammar:
         raise InvalidRequest("grammar has the key 'x-guidance', which is not supported")
+    if (count := grammar.count("&")) > _MOST_INTERSECTIONS:
+        raise InvalidRequest(f"grammar has {count} times '&'; it must have it at most {_MOST_INTERSECTIONS} times")
     for options in _OPTIONS.finditer(grammar):
         if (option := _UNENFORCED.search(options[1])) is not None:
             raise InvalidRequest(f"grammar has the option {option[1]!r} on a rule, which is not supported")
@@ -76,7 +81,8 @@ def json_schema(schema: Any, whitespace_pattern: str | None = None) -> dict[str,
     """Return a JSON schema with the options that llguidance needs.
 
     Raises:
-        InvalidRequest: it is no schema, nothing matches it, or a part of it would not be enforced.
+        InvalidRequest: it is no schema, nothing matches it, a part of it would not be enforced, or it would take too
+            long to compile.
     """
     if schema is False:
         raise InvalidRequest("json is false; no document matches that schema")
@@ -86,6 +92,7 @@ def json_schema(schema: Any, whitespace_pattern: str | None = None) -> dict[str,
         raise InvalidRequest(f"json is {schema!r}; it must be a JSON schema, which is an object")
     if "x-guidance" in schema:
         raise InvalidRequest("json has the key 'x-guidance', which is not supported")
+    check_cost(schema)
     _check_min_properties(schema)
     _check_numbers(schema)
     _exclude_escapes(schema)
