@@ -199,6 +199,9 @@ def _structured_outputs(
         return None
     if thinking is not None:
         answer = thinking.before(answer, opened=opened)
+    if structural_tags.is_too_long(answer):
+        field, most = "tools" if form is None else form.asked_by, structural_tags.MAX_CHARACTERS
+        raise invalid(field, f"{field}: the answer's form takes over {most} characters; it must take at most {most}")
     options = {} if form is None else form.options
     return {"structural_tag": structural_tags.whole(answer), **options}
 

@@ -1,6 +1,8 @@
 """What a model may write, as a tree: the structural tags of xgrammar and vLLM, which the server enforces."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 Tag: TypeAlias = dict[str, Any]
@@ -8,6 +10,8 @@ Tag: TypeAlias = dict[str, Any]
 
 ANY_TEXT: Tag = {"type": "any_text"}
 """Free text. Inside of a tag, it ends where the tag's end begins."""
+MAX_CHARACTERS = 2**16
+"""The server's bound on the JSON of an answer's tag."""
 
 
 def text(value: str) -> Tag:
@@ -98,3 +102,12 @@ def text_with(triggers: Sequence[str], tags: Sequence[Tag], *, several: bool) ->
 def whole(answer: Tag) -> Tag:
     """Return what the server takes for an answer that must match a node."""
     return {"type": "structural_tag", "format": answer}
+
+
+def is_too_long(answer: Tag) -> bool:
+    """Return whether the JSON of an answer's tag is over the bound. No more of it is written than the bound.
+
+    The tag may hold one part many times, such as the definitions of a schema beside each parameter.
+    """
+    lengths = map(len, json.JSONEncoder().iterencode(whole(answer)))
+    return any(length > MAX_CHARACTERS for length in accumulate(lengths))

@@ -57,6 +57,24 @@ def test_parameters_that_are_too_large_are_named_as_a_field_of_the_request(ask: 
 
 
 @pytest.mark.parametrize(
+    ("form", "field"), [(None, "tools"), (AnswerForm("response_format", "json", {"a": "x"}), "response_format")]
+)
+def test_a_form_that_the_server_would_refuse_for_its_length_is_not_sent(form: AnswerForm | None, field: str) -> None:
+    """A few MiB of definitions beside each of many parameters would be gigabytes."""
+
+    def with_definitions(length: int) -> ToolUse:
+        properties = {f"p{i}": {"type": "integer"} for i in range(8)}
+        tool = Tool("f", {"properties": properties, "$defs": {"a": {"title": "x" * length}}}, strict=True)
+        return ToolUse((tool,), (tool,), required=False, several=True)
+
+    model = replace(MODEL, chat_template="{{ messages }}{{ tools }}<function=")
+    assert plan(ChatAsk(USER, form, with_definitions(3_000)), NONE, model).request["structured_outputs"]
+    with pytest.raises(ApiError, match=f"{field}: the answer's form takes over 65536 characters") as caught:
+        plan(ChatAsk(USER, form, with_definitions(8_192)), NONE, model)
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
     ("named", "param", "advice"),
     [
         ({}, "continue_final_message", "give thoughts as reasoning_content"),

@@ -84,3 +84,14 @@ def test_schemas_that_are_none_do_no_harm(parameters: dict[str, Any]) -> None:
         with contextlib.suppress(Unenforceable):
             assert form.calls(list(tools.values()), several=True)
         assert form.text_and_calls(list(tools.values()), several=True)
+
+
+@pytest.mark.parametrize("name", ["lfm2", "minicpm3", "olmo3", "pythonic"])
+def test_a_tag_that_would_grow_with_the_square_of_the_parameters_is_bounded(name: str) -> None:
+    properties = {f"p{i}": {"type": "integer"} for i in range(33)}
+    tool = Tool("a", {"type": "object", "properties": properties})
+    for enforced in (True, False):
+        with pytest.raises(Unenforceable, match=r"of its 33 parameters, 33 may be the first .* must be at most 1024"):
+            FORMATS[name].tag(tool, enforced=enforced)
+    first_needed = Tool("a", {"type": "object", "properties": properties, "required": ["p0"]})
+    assert FORMATS[name].tag(first_needed, enforced=True)

@@ -11,16 +11,20 @@ from inflight_gateway.tool_formats import json_text, python_values
 from inflight_gateway.tool_formats.bare_texts import properties_of, required_of
 from inflight_gateway.tool_formats.called_name import read_name
 from inflight_gateway.tool_formats.tool import Tool, WrittenCall
+from inflight_gateway.tool_formats.unenforceable import Unenforceable
 
 Constants: TypeAlias = Mapping[str, Sequence[str]]
 """How values of some types are written that are not written as in JSON."""
 
 OF_PYTHON: Constants = {"boolean": ("True", "False"), "null": ("None",)}
 OF_JSON: Constants = {}
+# The tag names each parameter again after each one that may come first. The server takes no tag with as many names.
+_MOST_NAMES = 1024
 
 
 def call_tag(tool: Tool, constants: Constants, *, enforced: bool) -> Tag:
-    """Return the structural tag of a call; see `ToolFormat.tag`."""
+    """Return the structural tag of a call; see `ToolFormat.tag`. Raises Unenforceable if it would be too large."""
+    _check_names(tool, required_of(tool) if enforced or tool.strict else [])
     if enforced or tool.strict:
         values = {key: _value_tag(tool, schema, constants) for key, schema in properties_of(tool).items()}
         needed = required_of(tool)
@@ -28,6 +32,17 @@ def call_tag(tool: Tool, constants: Constants, *, enforced: bool) -> Tag:
         anything = either(json_value({}), *(text(one) for written in constants.values() for one in written))
         values, needed = dict.fromkeys(properties_of(tool), anything), []
     return tag(f"{tool.name}(", members(values, needed, assign="=", separator=", "), ")")
+
+
+def _check_names(tool: Tool, needed: Sequence[str]) -> None:
+    names = list(properties_of(tool))
+    may_be_first = next((index + 1 for index, name in enumerate(names) if name in needed), len(names))
+    if may_be_first * len(names) > _MOST_NAMES:
+        raise Unenforceable(
+            tool.name,
+            f"of its {len(names)} parameters, {may_be_first} may be the first one of a call; the product of both "
+            f"numbers must be at most {_MOST_NAMES} in the model's format of calls",
+        )
 
 
 def _value_tag(tool: Tool, schema: Any, constants: Constants) -> Tag:
