@@ -1,6 +1,6 @@
 """The gateway's connections: how many there can be, and which are closed.
 
-Those on which nothing is asked in time are closed, and those of viewers at the end.
+Those on which nothing is asked in time are closed, those whose clients do not read, and those of viewers at the end.
 """
 
 import asyncio
@@ -67,11 +67,16 @@ class GatewayServer(uvicorn.Server):
 
 
 class TimedConnection(H11Protocol):
-    """An HTTP connection that is closed if no whole head of a request arrives within `timeout_keep_alive` seconds.
+    """An HTTP connection that is closed if for `timeout_keep_alive` seconds no whole head of a request arrives, or the
+    client does not read its answer.
 
     The server's own time limit begins after the first answer, and ends with the next byte. So connections that send
-    nothing, or a byte now and then, would stay for ever, until the gateway has no more files for others.
+    nothing, or a byte now and then, would stay for ever, until the gateway has no more files for others. So would those
+    of clients that ask, also without a key, and never read.
     """
+
+    _unread: asyncio.TimerHandle | None = None
+    """When to see next whether the client reads."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called when a client has connected."""
@@ -95,11 +100,37 @@ class TimedConnection(H11Protocol):
         super().connection_lost(exc)
         # Timers would keep all that belongs to the connection in memory.
         self._waiting.cancel()
+        self._stop_watching()
         self._unset_keepalive_if_required()
+
+    def pause_writing(self) -> None:
+        """Called when the client has not read so much that the answer must wait."""
+        super().pause_writing()
+        self._watch_reading(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """Called when the client has read most of that."""
+        super().resume_writing()
+        self._stop_watching()
+
+    def _watch_reading(self, unread: int) -> None:
+        self._unread = self.loop.call_later(self.timeout_keep_alive, self._check_reading, unread)
+
+    def _check_reading(self, unread: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < unread:
+            self._watch_reading(left)
+        else:
+            self.transport.abort()  # `close` would wait until all is read.
+
+    def _stop_watching(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
 
     @property
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait_for_request(self) -> None:
-        self._waiting = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
+        # `close` would wait for a client that has not read the end of the last answer.
+        self._waiting = self.loop.call_later(self.timeout_keep_alive, self.transport.abort)
