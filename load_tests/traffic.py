@@ -110,13 +110,16 @@ def replay(path: Path, count: int, speed: float = 1.0) -> list[Arrival]:
     # Spreadsheet programs write a byte order mark, which is no part of the first column's name.
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.DictReader(file)
-        if not set(_TRACE_COLUMNS) <= set(rows.fieldnames or ()):
-            raise ValueError(f"{path} must have columns TIMESTAMP, ContextTokens and GeneratedTokens")
         try:
-            found = [_traced(row, f"{path}, line {rows.line_num}") for row in rows]
+            if not set(_TRACE_COLUMNS) <= set(rows.fieldnames or ()):
+                raise ValueError(f"{path} must have columns TIMESTAMP, ContextTokens and GeneratedTokens")
+            found = (_traced(row, f"{path}, line {rows.line_num}") for row in rows)
+            # A trace may have tens of millions of rows, so only those that are asked for are kept.
+            first = heapq.nsmallest(count, found, key=lambda traced: traced[0])
         except csv.Error as error:
             raise ValueError(f"{path}, line {rows.line_num + 1}: {error}") from error
-    first = sorted(found, key=lambda traced: traced[0])[:count]
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is no text in UTF-8: {error}") from error
     return [Arrival((at - first[0][0]).total_seconds() / speed, prompt, out, out) for at, prompt, out in first]
 
 

@@ -1,5 +1,7 @@
 """Arrivals and lengths have the right distributions, and the same seed gives the same values."""
 
+import gzip
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +131,23 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     other.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="TIMESTAMP"):
         replay(other, 2)
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_bytes(gzip.compress(b"TIMESTAMP,ContextTokens,GeneratedTokens"))
+    with pytest.raises(ValueError, match=r"trace\.csv is no text in UTF-8: "):
+        replay(trace, 2)
+
+
+def test_of_a_long_trace_only_the_requests_asked_for_are_kept(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = (f"2024-05-10 00:{60 * i // 20_000:02}:00.{i:06},300,300" for i in reversed(range(20_000)))
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    tracemalloc.start()
+    try:
+        assert len(replay(trace, 10)) == 10
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 500_000  # All of them take 5 MB.
