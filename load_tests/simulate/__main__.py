@@ -14,29 +14,25 @@ exponential:MEAN:MAX or lognormal:MEDIAN:SIGMA:MIN:MAX.
 """
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from inflight.config import EngineConfig
 from load_tests.arrivals import LEAST_CV, MOST_CV, AllAtOnce, Arrivals, Gamma, OnOff, Staircase
 from load_tests.lengths import AZURE_CHAT, AZURE_CODE, Lengths
 from load_tests.option_types import LEAST_NUMBER, MOST_NUMBER, count, count_or_none, positive, results_file, seed, whole
 from load_tests.simulate.acceptance import AcceptanceProfile
 from load_tests.simulate.report import columns, table, tenant_table
-from load_tests.simulate.result import Result
+from load_tests.simulate.settings import MOST_CACHE_TOKENS, configured, read_setting
 from load_tests.simulate.simulator import simulate
 from load_tests.simulate.step_cost import A100_CACHE_TOKENS, A100_LLAMA_8B, StepCost
 from load_tests.simulate.sweep import GRID, Candidate, sweep
 from load_tests.slo import Slo
 from load_tests.traffic import Arrival, Stream, replay
 from load_tests.workload_fields import LengthField
-from serving.settings import read_settings
 
 _LENGTH: TypeAdapter[LengthField] = TypeAdapter(LengthField)
 _LENGTH_FIELDS = {
@@ -46,8 +42,7 @@ _LENGTH_FIELDS = {
     "lognormal": ("median", "sigma", "min", "max"),
 }
 """The fields of a workload file that the numbers of a distribution stand for."""
-_MOST_CACHE_TOKENS = 100_000_000
-"""The bookkeeping of so many takes 0.3 GB."""
+_ARRIVAL_FORMS = "poisson, gamma:CV, on_off:ON:OFF, staircase:SECONDS:RATE:..., at_once, or a trace as .csv"
 _DRAWN = ("rate", "lengths", "max_tokens", "tenant", "prefixes", "prefix_tokens")
 """The options that describe drawn requests. A trace has none of it."""
 
@@ -69,12 +64,14 @@ def _one_length(text: str) -> Lengths:
         values = [int(number) if number.isdecimal() else float(number) for number in numbers]
         given = dict(zip(_LENGTH_FIELDS[kind], values, strict=True))
     except (KeyError, ValueError):
-        raise ValueError(f"no lengths: {text!r}") from None
+        forms = ", ".join(":".join([name, *map(str.upper, names)]) for name, names in _LENGTH_FIELDS.items())
+        raise ValueError(f"no lengths: {text!r}; must be one of {forms}") from None
     try:
         return _LENGTH.validate_python({"distribution": kind, **given}).lengths(0)
     except ValidationError as error:
         (first, *_) = error.errors()
-        raise ValueError(f"lengths {text!r}: {'.'.join(map(str, first['loc'][1:]))}: {first['msg']}") from None
+        place = [f"{name}: " for name in first["loc"][1:]]  # Empty where two numbers do not go together.
+        raise ValueError(f"lengths {text!r}: {''.join(place)}{first['msg']}") from None
 
 
 def read_arrivals(text: str, rate: float) -> Arrivals:
@@ -84,7 +81,7 @@ def read_arrivals(text: str, rate: float) -> Arrivals:
     try:
         values = [float(number) for number in numbers]
     except ValueError:
-        raise ValueError(f"no arrivals: {text!r}") from None
+        raise _no_arrivals(text) from None
     if not all(0 < value < float("inf") for value in values):
         raise ValueError(f"arrivals {text!r}: each number must be finite and over 0")
     if kind != "gamma" and not all(LEAST_NUMBER <= value <= MOST_NUMBER for value in values):
@@ -102,46 +99,11 @@ def read_arrivals(text: str, rate: float) -> Arrivals:
             return Staircase(tuple(rates), seconds)
         case "at_once", []:
             return AllAtOnce()
-    raise ValueError(f"no arrivals: {text!r}")
+    raise _no_arrivals(text)
 
 
-def read_setting(text: str) -> tuple[str, list[str]]:
-    """Parse a setting and its values, `name=value,value`, as in config.pbtxt. Values may be JSON objects."""
-    name, equals, values = text.partition("=")
-    if not equals:
-        raise ValueError(f"setting {text!r}: must be NAME=VALUE")
-    try:
-        return name, [json.dumps(value) for value in json.loads(f"[{values}]")] if "{" in values else values.split(",")
-    except ValueError as error:
-        raise ValueError(f"{name} is {values!r}, which is not valid JSON: {error}") from None
-
-
-def configured(options: argparse.Namespace, requests: int, **more: str) -> EngineConfig:
-    """The settings of the command line, for so many requests. All settings are text, as in config.pbtxt."""
-    given = {
-        "model": "simulated",
-        "kv_cache_tokens": str(options.kv_cache_tokens),
-        "enable_prefix_caching": str(options.prefix_tokens > 0),
-        "max_queue_size": str(requests),
-        "target_ttft_ms": str(1e3 * options.slo_ttft),
-        "target_itl_ms": str(1e3 * options.slo_itl),
-        "price_per_hour": str(options.price_per_hour or 0.0),
-    }
-    if options.acceptance is not None:
-        given["speculative_config"] = json.dumps({"num_speculative_tokens": options.drafted})
-    for text in options.set:
-        name, values = read_setting(text)
-        if len(values) > 1:
-            raise ValueError(f"--set {text}: {name} has {len(values)} values; --compare tries several")
-        given |= {name: values[0]}
-    given |= more
-    known = {field.name for field in fields(EngineConfig)}
-    if unknown := sorted(given.keys() - known):
-        raise ValueError(f"unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-    config = read_settings(given)[0]
-    if (config.kv_cache_tokens or 0) > _MOST_CACHE_TOKENS:
-        raise ValueError(f"kv_cache_tokens is {config.kv_cache_tokens}; it must be at most {_MOST_CACHE_TOKENS}")
-    return config
+def _no_arrivals(text: str) -> ValueError:
+    return ValueError(f"no arrivals: {text!r}; must be {_ARRIVAL_FORMS}")
 
 
 def read_tenant(text: str) -> tuple[str, float]:
@@ -201,10 +163,12 @@ def run(options: argparse.Namespace) -> None:
         name, values = read_setting(options.compare)
     else:
         name, values = "scheduling_policy", [configured(options, len(arrivals)).scheduling_policy]
-    results: dict[str, Result] = {}
-    for value in values:
-        label, config = f"{name}={value}", configured(options, len(arrivals), **{name: value})
-        results[label] = simulate(arrivals, config, cost, acceptance=acceptance, progress=True)
+    # All values are checked first: the second one must not fail after minutes of simulating the first.
+    configs = {f"{name}={value}": configured(options, len(arrivals), **{name: value}) for value in values}
+    results = {
+        label: simulate(arrivals, config, cost, acceptance=acceptance, progress=True)
+        for label, config in configs.items()
+    }
     print(table(results, columns(slo, options.price_per_hour)))
     if options.price_per_hour:
         for label, result in results.items():
@@ -233,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--arrivals",
         default="poisson",
-        help="poisson, gamma:CV, on_off:ON:OFF, staircase:SECONDS:RATE:..., at_once, or a trace as .csv (%(default)s)",
+        help=f"{_ARRIVAL_FORMS} (%(default)s)",
     )
     add("--rate", type=positive, default=4.0, help="requests per second; of on_off, outside the pauses (%(default)s)")
     add("--speed", type=positive, default=1.0, help="factor by which a trace is replayed faster (%(default)s)")
@@ -263,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
         default=15,
         help="maximum number of drafted tokens of a request in a step (%(default)s)",
     )
-    add("--kv-cache-tokens", type=whole(1, _MOST_CACHE_TOKENS), default=A100_CACHE_TOKENS, help="(%(default)s)")
+    add("--kv-cache-tokens", type=whole(1, MOST_CACHE_TOKENS), default=A100_CACHE_TOKENS, help="(%(default)s)")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, as in config.pbtxt; repeatable")
     add("--compare", metavar="NAME=VALUE,VALUE", help="simulate once with each value of a setting")
     add("--sweep", action="store_true", help="find the best max_num_seqs, token budget and policy")

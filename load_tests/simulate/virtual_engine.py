@@ -53,10 +53,11 @@ class VirtualEngine:
         """Give a request its level and the limits of its wait. Raise a ValueError if it could never run to its end."""
         self.scheduler.policies.apply(request)
         context, prompt, most = self._config.max_model_len, len(request.prompt_ids), request.max_tokens
+        asked = f"a request has {prompt} prompt tokens and max_tokens {most}"
         if context is not None and prompt + most > context:
-            raise ValueError(f"max_model_len is {context}; a request has {prompt} prompt tokens and max_tokens {most}")
+            raise ValueError(f"max_model_len is {context}; {asked}")
         if not self.scheduler.fits(request):
-            raise ValueError(f"kv_cache_tokens is {self._config.kv_cache_tokens}; a request needs more by itself")
+            raise ValueError(f"kv_cache_tokens is {self._config.kv_cache_tokens}; {asked}, more than fit")
 
     def begin(self, now: float) -> float | None:
         """Begin a step. Return the time of its end, or None if there is nothing to do or the step waits."""

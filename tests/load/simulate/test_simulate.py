@@ -55,13 +55,19 @@ def test_settings_are_compared(
         (("--lengths", "uniform:9:3,fixed:1"), "low is 9; it must be at most high, 3"),
         (("--lengths", "fixed:1,fixed:inf"), "lengths 'fixed:inf': tokens: "),
         (("--lengths", "lognormal:-1:1:1:9,fixed:1"), "lengths 'lognormal:-1:1:1:9': median: "),
-        (("--arrivals", "never"), ""),
+        (("--arrivals", "never"), "no arrivals: 'never'; must be poisson, gamma:CV, "),
+        (("--arrivals", "trace.csv.gz"), "at_once, or a trace as .csv"),
+        (("--lengths", "uniform:9:3,fixed:1"), "lengths 'uniform:9:3': Value error, low is 9"),
+        (("--lengths", "normal:1:2,fixed:1"), "no lengths: 'normal:1:2'; must be one of fixed:TOKENS, uniform:"),
         (("--arrivals", "gamma:0"), "each number must be finite and over 0"),
         (("--arrivals", "staircase:60:0:4"), "each number must be finite and over 0"),
         (("--set", "max_num_seqs=0"), "max_num_seqs is 0"),
         (("--set", "max_num_seqs=8,16"), "max_num_seqs has 2 values"),
         (("--set", "max_num_seqs=few"), "max_num_seqs is 'few'"),
         (("--set", "nothing=1"), "unknown settings nothing"),
+        (("--compare", "tensor_parallel_size=1,2"), "tensor_parallel_size: the simulator has no model and no machine"),
+        (("--set", "kv_offloading_size=4"), "it applies allow_timeout_override, arrival_forecast_ms, "),
+        (("--set", "length_predictor=hidden_state"), "length_predictor is 'hidden_state'; the simulator has no model"),
         (("--compare", 'tenant_weights={"a": 1'), "which is not valid JSON"),
         (("--compare", "max_num_seqs"), "setting 'max_num_seqs': must be NAME=VALUE"),
         (("--arrivals", "trace.csv", "--tenant", "a=1", "--max-tokens", "9"), "; --max-tokens, --tenant cannot"),
@@ -167,6 +173,14 @@ def test_a_trace_without_requests_is_named(
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
     assert command(monkeypatch, "--arrivals", str(trace)) == 1
     assert capsys.readouterr().err == f"error: {trace} has no requests\n"
+
+
+def test_a_value_is_refused_before_others_are_simulated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(simulate, "simulate", lambda *_, **__: pytest.fail("simulated"))
+    assert command(monkeypatch, "--requests", "2", "--compare", "max_num_seqs=4,0") == 1
+    assert "max_num_seqs is 0" in capsys.readouterr().err
 
 
 def test_a_policy_that_is_set_is_simulated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

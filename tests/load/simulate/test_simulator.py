@@ -145,7 +145,7 @@ def test_lost_requests_are_shed(arrivals: list[Arrival], config: EngineConfig, c
 
 
 def test_a_request_that_can_never_fit_is_named(config: EngineConfig, cost: StepCost) -> None:
-    with pytest.raises(ValueError, match="kv_cache_tokens is 512"):
+    with pytest.raises(ValueError, match="kv_cache_tokens is 512; a request has 600 prompt tokens and max_tokens 1,"):
         simulate([Arrival(0.0, 600, 1, 1)], config, cost)
     # The context ends before the cache does.
     short = replace(config, max_model_len=100)
