@@ -200,9 +200,12 @@ class ArrivalForecast(Experiment):
                     ends = [pick(factors, key=_mean).mean for pick in (min, max)]
                     x = len(ticks) - 1 + (number - 1.5) / 8
                     axes.plot([x, x], ends, color=f"C{list(WAYS).index(name)}", marker="_", lw=3, label=name)
-        axes.set_xticks(range(len(ticks)), ticks, fontsize="xx-small")
+        axes.set_xticks(range(len(ticks)), ticks, fontsize="x-small")
         axes.axhline(1, color="gray", lw=0.5)
-        axes.set(ylabel="times the value without a forecast (below 1 is better)")
+        axes.set(
+            xlabel="requests, their load as a fraction of the machine's capacity, and whether the cache is small",
+            ylabel="times the value without a forecast (below 1 is better)",
+        )
         handles, names = axes.get_legend_handles_labels()
         unique = dict(zip(names, handles, strict=True))
         axes.legend(unique.values(), unique.keys(), fontsize="x-small")

@@ -27,7 +27,7 @@ class BatchWait(Experiment):
     """Chat requests, at a light load and near the capacity of dynamic batches."""
 
     name = "batch_wait"
-    title = "Mean time to the last token, by how long a dynamic batch waits (dashed: continuous batching)"
+    title = "Mean time to the last token, by the wait of a batch (dashed: continuous batching; shaded: 50 to 100 ms)"
     claim = "Collecting requests for 50 to 100 ms is how to balance the latency and the throughput of batches"
     source = "a rule in articles on dynamic batching"
     requests = 300
