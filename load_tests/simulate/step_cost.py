@@ -87,9 +87,12 @@ class StepCost:
         model = StepTimeModel()
         for event in read_trace(path):
             if event.get("name") == "step":
-                args = event["args"]
-                tokens, seconds = args["tokens"] + args["padding_tokens"], event["dur"] / 1e6
-                model.observe(tokens, args["cached_tokens"], args["attention_pairs"], seconds)
+                try:
+                    args = event["args"]
+                    tokens, seconds = args["tokens"] + args["padding_tokens"], event["dur"] / 1e6
+                    model.observe(tokens, args["cached_tokens"], args["attention_pairs"], seconds)
+                except KeyError as error:
+                    raise ValueError(f"{path} is no trace of an engine: a step has no {error}") from error
         if not model.known:
             raise ValueError(f"{path} holds {model.num_steps} steps, too few to fit a step-time model to")
         return cls(*model.coefficients)

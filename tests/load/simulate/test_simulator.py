@@ -266,6 +266,13 @@ def test_a_trace_of_nothing_is_refused(tmp_path: Path) -> None:
         StepCost.of_trace(trace)
 
 
+def test_a_trace_of_another_program_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text('[{"name": "step", "dur": 5, "args": {"tokens": 3}}]')
+    with pytest.raises(ValueError, match=r"trace\.json is no trace of an engine: a step has no 'padding_tokens'"):
+        StepCost.of_trace(trace)
+
+
 def test_settings_of_the_queue_apply(config: EngineConfig, cost: StepCost) -> None:
     crowd = Stream(AllAtOnce(), fixed(16), fixed(16)).make(40, 0)
     config = replace(config, max_num_seqs=1)
