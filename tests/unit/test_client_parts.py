@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -25,6 +26,7 @@ from inflight_client import (
     TransportError,
     Usage,
 )
+from inflight_client import watchdog as watchdog_module
 from inflight_client.errors import error_of_model
 from inflight_client.metrics import parse_metrics
 from inflight_client.options import TimeLimits, metrics_url_of
@@ -92,7 +94,10 @@ def test_what_is_not_metrics_is_refused(text: str) -> None:
         parse_metrics(text)
 
 
-def test_watchdog_acts_once_in_order_and_not_when_done() -> None:
+def test_watchdog_acts_once_in_order_and_not_when_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [0.0]
+    # Time stands still until all is set up, however long that takes.
+    monkeypatch.setattr(watchdog_module, "time", SimpleNamespace(monotonic=lambda: times[-1]))
     watchdog = Watchdog()
     happened: list[str] = []
     last = threading.Event()
@@ -100,7 +105,8 @@ def test_watchdog_acts_once_in_order_and_not_when_done() -> None:
     early = watchdog.watch(0.05, lambda: happened.append("early"))
     never = watchdog.watch(0.1, lambda: happened.append("never"))
     never.done()
-    assert last.wait(5)
+    times.append(1.0)
+    assert last.wait(30)
     assert happened == ["early", "late"]
     assert (early.expired, never.expired, late.expired) == (True, False, True)
     late.expire()
@@ -108,16 +114,18 @@ def test_watchdog_acts_once_in_order_and_not_when_done() -> None:
     watchdog.close()
 
 
-def test_watchdog_without_work_has_no_thread_and_ends_at_once() -> None:
-    before = threading.active_count()
-    Watchdog().close()
+def test_watchdog_without_work_has_no_thread_and_ends_before_its_watches_are_due() -> None:
+    idle = Watchdog()
+    assert idle._thread is None
+    idle.close()
     watchdog = Watchdog()
-    watchdog.watch(60, lambda: None)
-    assert threading.active_count() == before + 1
-    started = time.monotonic()
+    watch = watchdog.watch(60, lambda: None)
+    thread = watchdog._thread
+    assert thread is not None
+    assert thread.is_alive()
     watchdog.close()
-    assert threading.active_count() == before
-    assert time.monotonic() - started < 5
+    assert not thread.is_alive()
+    assert time.monotonic() < watch.at
 
 
 @pytest.mark.parametrize(
