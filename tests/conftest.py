@@ -6,6 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from inflight.lasting_imports import lasting_imports
 
@@ -14,6 +15,10 @@ from inflight.lasting_imports import lasting_imports
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Before the kernels for GPUs are: on the CPU they are interpreted.
 os.environ["TRITON_INTERPRET"] = "1"
+
+# Hypothesis also draws the constants of all our modules that are imported by then. Which these are depends on the tests
+# that run before, and so would the examples of a test whose examples are to be the same on every run.
+providers.is_local_module_file = lambda path: False
 
 # A script that starts the suite in the background has SIGINT ignored, and whatever the tests start would inherit that
 # and not hear Ctrl-C.
