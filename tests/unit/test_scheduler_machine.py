@@ -246,6 +246,35 @@ TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(settings.get_profile("unit"), max_examples=220, stateful_step_count=40)
 
 
+def fair_world() -> World:
+    sizes = {"num_blocks": 64, "block_size": 1, "budget": 8, "max_num_seqs": 8, "prefix_caching": False}
+    policy = {"scheduling_policy": "fair", "tenant_weights": {"a": 3.0, "b": 0.5}}
+    return World({**sizes, **policy, "step_seconds": (1e-3, 0.0, 0.0, 0.0), "drafts": ""})
+
+
+def test_the_prompt_of_a_tenant_that_is_ahead_waits_for_new_requests_of_others() -> None:
+    world = fair_world()
+    for tokens, tenant in ((24, "b"), (8, "a"), (8, "a"), (8, "a")):
+        world.add([1] * tokens, 1, 0, [], "", guided=False, tenant=tenant)
+        world.step()
+    assert [list(step.values()) for step in world.trace] == [[8]] * 4
+    first = next(iter(world.scheduler.running.values()))
+    assert (first.tenant, first.num_computed) == ("b", 16)
+    world.finish()
+
+
+def test_the_decodes_of_a_tenant_that_is_ahead_take_turns() -> None:
+    world = fair_world()
+    for tenant in "bbbba":
+        world.add([1], 12, 12, [], "", guided=False, tenant=tenant)
+    for _ in range(6):
+        world.step()
+    *ahead, _ = world.live.values()
+    assert sorted({len(step) for step in world.trace}) == [2, 5]
+    assert {len(request.output_ids) for request in ahead} == {3}
+    world.finish()
+
+
 @pytest.mark.parametrize("spoiled", ["num_computed", "blocks"])
 def test_the_fake_model_notices_a_mix_up(spoiled: str) -> None:
     """The machine is only worth what the model that it drives can see."""

@@ -1,7 +1,7 @@
 """A scheduler with a model, and everything that must hold of the two whatever happens."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -268,6 +268,7 @@ class World:
         scheduler, before = self.scheduler, list(self.scheduler.running.values())
         known = {name: (list(request.token_ids), request.arrival) for name, request in self.live.items()}
         preemptions = scheduler.preemptor.num_preemptions
+        limited = scheduler.policy.shares(before).keys()
         self.held.clear()
         self.planning = True
         plan = scheduler.schedule(self.now)
@@ -276,7 +277,7 @@ class World:
         joined = [request for request in scheduler.running.values() if request not in before]
         assert known == {name: (request.token_ids, request.arrival) for name, request in self.live.items()}
         assert len(plan.preempted) == scheduler.preemptor.num_preemptions - preemptions
-        self._check_progress(plan)
+        self._check_progress(plan, limited)
         self._check_preemption(plan, joined)
         self._check_watermark(joined)
         check_limits(plan, scheduler, joined)
@@ -298,7 +299,7 @@ class World:
             assert table[:count] == share.request.blocks[:count]
             assert set(table[count:]) <= {table[0]}
 
-    def _check_progress(self, plan: StepPlan) -> None:
+    def _check_progress(self, plan: StepPlan, limited: Collection[str]) -> None:
         scheduler = self.scheduler
         if not plan.scheduled:
             assert plan.swapped_out == plan.swapped_in == plan.imported == plan.preempted == (), (
@@ -309,9 +310,12 @@ class World:
             return
         assert scheduler.wakes_at is None
         if self.config.batching_strategy == "continuous" and self.config.enable_chunked_prefill:
-            first = min(scheduler.running.values(), key=scheduler.policy.rank)
+            # The decodes of a tenant that is ahead take turns, and its prompts come after others' new requests.
+            others = [request for request in scheduler.running.values() if request.tenant not in limited]
+            first = min(others, key=scheduler.policy.rank, default=None)
             # Leftover requests take turns.
-            assert first.request_id in self.trace[-1] or self._is_leftover(first), "the first in rank does not advance"
+            advances = first is None or first.request_id in self.trace[-1] or self._is_leftover(first)
+            assert advances, "the first in rank does not advance"
 
     def _is_leftover(self, request: Request) -> bool:
         return isinstance(self.naive, NaiveClasses) and self.naive.is_leftover(request)
