@@ -15,7 +15,8 @@ DOCUMENTS = ["a", "one two", {"text": "two b"}, "one two c"]
 
 
 def post(gateway: GatewayProcess, path: str, **fields: Any) -> Any:
-    reply = httpx.post(f"{gateway.url}{path}", json={"model": "llm", **fields})
+    # The gateway has a time limit for answers. That of httpx is too short for thousands of documents.
+    reply = httpx.post(f"{gateway.url}{path}", json={"model": "llm", **fields}, timeout=None)
     assert reply.status_code == 200, reply.text
     return reply.json()
 
