@@ -1,14 +1,23 @@
-"""If a client disconnects, its request ends on the server, and no other request does."""
+"""If a client disconnects or does not read, its request ends on the server, and no other request does."""
 
+import asyncio
+import itertools
 import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
+import uvicorn
 from openai import OpenAI
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from inflight_client.metrics import parse_metrics
+from inflight_gateway import disconnect
+from inflight_gateway.metrics import OUTCOME
 from tests.eventually import eventually
 from tests.gateway.gateway_process import GatewayProcess
 
@@ -91,3 +100,44 @@ def test_finished_answers_are_not_cancelled(client: OpenAI) -> None:
         if stream:
             list(answer)  # type: ignore[arg-type]
     assert cancelled(client) == before
+
+
+class EndlessAnswer:
+    """An application whose answer is larger than what the buffers between it and its client can hold."""
+
+    def __init__(self) -> None:
+        self.asked: Scope | None = None
+        self.ended = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked = scope
+        try:
+            await Request(scope, receive).body()
+            await StreamingResponse(self._pieces())(scope, receive, send)
+        finally:
+            self.ended.set()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        for _ in itertools.count():
+            yield bytes(2**20)
+
+
+def test_a_client_that_does_not_read_its_answer_loses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disconnect, "_READING_SECONDS", 0.0)
+
+    async def scenario() -> Scope | None:
+        app = EndlessAnswer()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            limited = disconnect.CancelOnDisconnect(app, request_timeout=0.5)
+            server = uvicorn.Server(uvicorn.Config(limited, lifespan="off", log_level="critical"))
+            serving = asyncio.create_task(server.serve([listener]))
+            with socket.create_connection(listener.getsockname()) as silent:
+                silent.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+                await asyncio.wait_for(app.ended.wait(), 60)
+            server.should_exit = True
+            await serving
+        return app.asked
+
+    asked = asyncio.run(scenario())
+    assert asked is not None
+    assert asked[OUTCOME] == 499

@@ -13,11 +13,9 @@ import pytest
 from openai import OpenAI
 from starlette.types import Message, Receive, Scope, Send
 
-from inflight_client.metrics import parse_metrics
 from inflight_gateway import limits
 from inflight_gateway.errors import ApiError
 from scripts.launch.triton_server import TritonServer
-from tests.eventually import eventually
 from tests.gateway.gateway_process import GatewayProcess
 
 
@@ -138,23 +136,6 @@ def test_body_that_does_not_arrive(narrow: GatewayProcess) -> None:
     assert response.status == 408
     assert json.load(response)["error"]["code"] == "slow_body"
     connection.close()
-
-
-def test_client_that_does_not_read(narrow: GatewayProcess) -> None:
-    # More than the buffers of both sides can hold.
-    body = b'{"model": "llm", "prompt": "!gap 1 !forever", "max_tokens": 1000000, "stream": true}'
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(("127.0.0.1", narrow.http_port))
-        connection.sendall(head % len(body) + body)
-        assert eventually(lambda: in_flight(narrow) == 1)
-        assert eventually(lambda: in_flight(narrow) == 0, seconds=15)
-
-
-def in_flight(gateway: GatewayProcess) -> float:
-    metrics = parse_metrics(httpx.get(f"{gateway.url}/metrics").text)
-    return metrics.value("inflight_gateway_requests_in_flight", endpoint="/v1/completions")
 
 
 def test_places_of_requests_that_failed_are_free(narrow: GatewayProcess, client: OpenAI) -> None:
