@@ -39,6 +39,8 @@ def connector(
     num_cached: Callable[[list[int], RequestOptions], int] = lambda prompt_ids, options: 0,
     **settings: Any,
 ) -> Iterator[KVConnector]:
+    """By default a fetch may take as long as the machine needs."""
+    settings["kv_connector_extra_config"] = {"fetch_timeout": 20.0, **settings.get("kv_connector_extra_config", {})}
     made = KVConnector(
         KVTransferConfig.of({"kv_role": role, **settings}),
         fingerprint=fingerprint,

@@ -75,7 +75,7 @@ def test_a_server_that_answers_is_probed_as_long_as_requests_run() -> None:
 def test_a_server_that_does_not_answer_is_given_up_also_if_its_request_has_ended() -> None:
     server = Server(answers=False, seconds=1.6)
     with server.detector.watching():
-        assert eventually(lambda: server.num_probes == 1)
+        assert eventually(lambda: server.num_probes >= 1)
     assert eventually(lambda: not has_thread())
     assert (server.num_probes, server.num_given_up, server.num_cancelled) == (2, 1, 2)
     with server.detector.watching():
