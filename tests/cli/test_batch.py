@@ -12,7 +12,7 @@ from inflight_client import Client
 from scripts.launch.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, interrupt
 from tests.client.conftest import ECHO
-from tests.client.test_cancellation import cancelled
+from tests.client.test_cancellation import cancelled, cancelled_before
 from tests.eventually import eventually
 
 
@@ -150,7 +150,7 @@ def test_killed_batch_loses_and_repeats_nothing(
 
 
 def test_interrupted_batch_cancels_what_runs(program: Program, files: Files, client: Client) -> None:
-    before = cancelled(client)
+    before = cancelled_before(client)
     files.write({"prompt": "one"}, *[{"prompt": "!gap 10 !forever"}] * 3)
     process = program.start(*files.arguments)
     wait_for_lines(files.output, 1)

@@ -7,7 +7,7 @@ import pytest
 from inflight_client import Client
 from scripts.launch.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, Terminal, interrupt
-from tests.client.test_cancellation import cancelled
+from tests.client.test_cancellation import cancelled, cancelled_before
 from tests.eventually import eventually
 
 ASK = "!request"
@@ -70,7 +70,7 @@ def test_in_a_terminal_a_line_that_is_no_text_is_told(program: Program) -> None:
 
 
 def test_ctrl_c_ends_an_answer_and_at_the_prompt_the_chat(program: Program, client: Client) -> None:
-    before = cancelled(client)
+    before = cancelled_before(client)
     with Terminal(program, "chat") as terminal:
         terminal.read_until("> ")
         terminal.type("!gap 10 !forever\n")
@@ -105,7 +105,7 @@ def test_in_a_terminal_an_error_leaves_the_conversation_as_it_was(program: Progr
 
 
 def test_ctrl_c_on_a_pipe(program: Program, client: Client) -> None:
-    before = cancelled(client)
+    before = cancelled_before(client)
     process = program.start("chat")
     assert process.stdin is not None
     assert process.stdout is not None

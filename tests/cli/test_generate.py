@@ -9,12 +9,12 @@ import pytest
 from inflight_client import Client
 from scripts.launch.triton_server import TritonServer
 from tests.cli.program import SECONDS, Program, interrupt
-from tests.client.test_cancellation import cancelled
+from tests.client.test_cancellation import cancelled, cancelled_before
 from tests.eventually import eventually
 
 
 def test_text_comes_while_it_is_written_and_ctrl_c_cancels_it(program: Program, client: Client) -> None:
-    before = cancelled(client)
+    before = cancelled_before(client)
     process = program.start("generate", "!gap 10 !forever")
     assert process.stdout is not None
     assert process.stdout.read(15) == "tick tick tick "
@@ -25,7 +25,7 @@ def test_text_comes_while_it_is_written_and_ctrl_c_cancels_it(program: Program, 
 
 
 def test_a_reader_that_leaves_ends_it(program: Program, client: Client) -> None:
-    before = cancelled(client)
+    before = cancelled_before(client)
     process = program.start("generate", "!gap 10 !forever")
     assert process.stdout is not None
     assert process.stdout.read(5) == "tick "

@@ -35,13 +35,19 @@ def cancelled(client: Client) -> int:
     return int(client.generate("!cancelled").text)
 
 
+def cancelled_before(client: Client) -> int:
+    """The number once all requests of earlier tests have ended: some are cancelled only after their tests."""
+    assert eventually(lambda: client.generate("!others").text == "0")
+    return cancelled(client)
+
+
 def arrived(client: Client) -> int:
     """The number of requests that have reached the model so far."""
     return int(client.metrics().value("nv_inference_exec_count", model="llm"))
 
 
 def test_leaving_a_stream_cancels_it_and_no_other(client: Client) -> None:
-    before = cancelled(client)
+    before = cancelled_before(client)
     with client.stream("!gap 10 !forever") as kept:
         next(kept)
         with client.stream("!gap 10 !forever") as left:
@@ -53,7 +59,7 @@ def test_leaving_a_stream_cancels_it_and_no_other(client: Client) -> None:
 
 
 def test_abandoned_stream_is_cancelled(client: Client) -> None:
-    before = cancelled(client)
+    before = cancelled_before(client)
     for _ in client.stream("!gap 10 !forever"):
         break
     assert eventually(lambda: cancelled(client) == before + 1)
@@ -62,7 +68,7 @@ def test_abandoned_stream_is_cancelled(client: Client) -> None:
 def test_a_dropped_stream_that_nobody_has_read_is_cancelled(server: TritonServer) -> None:
     # Over HTTP, nothing would be sent.
     with Client(server.grpc_url, metrics_url=server.metrics_url) as client:
-        before = cancelled(client)
+        before = cancelled_before(client)
         num_arrived = arrived(client)
         stream = client.stream("!gap 10 !forever")
         assert eventually(lambda: arrived(client) > num_arrived)
@@ -71,7 +77,7 @@ def test_a_dropped_stream_that_nobody_has_read_is_cancelled(server: TritonServer
 
 
 def test_cancel_from_another_thread_ends_the_iteration(client: Client) -> None:
-    before = cancelled(client)
+    before = cancelled_before(client)
     with client.stream("!gap 10 !forever") as stream:
         next(stream)
         threading.Timer(0.1, stream.cancel).start()
@@ -81,7 +87,7 @@ def test_cancel_from_another_thread_ends_the_iteration(client: Client) -> None:
 
 
 def test_finished_stream_is_not_counted_as_cancelled(client: Client) -> None:
-    before = cancelled(client)
+    before = cancelled_before(client)
     with client.stream("one two") as stream:
         assert [chunk.text for chunk in stream] == ["one ", "two ", ""]
     assert cancelled(client) == before

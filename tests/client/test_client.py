@@ -70,11 +70,10 @@ def test_many_need_at_least_one_at_a_time(client: Client, concurrency: int) -> N
 
 def test_one_of_many_that_fails_ends_the_others(client: Client) -> None:
     started = time.monotonic()
+    long = "!gap 10 !forever"
     with pytest.raises(InvalidRequest, match="failed with INVALID_ARG"):
-        client.generate_many(
-            ["!gap 10 !forever", "!gap 100 !error INVALID_ARG", *["!gap 10 !forever"] * 8], concurrency=4
-        )
-    assert time.monotonic() - started < 5
+        client.generate_many([long, "!gap 100 !error INVALID_ARG", *[long] * 8], concurrency=4, max_tokens=2000)
+    assert time.monotonic() - started < 20  # As long as one of the others takes.
 
 
 def test_a_bar_shows_how_far_many_are(client: Client, capsys: pytest.CaptureFixture[str]) -> None:

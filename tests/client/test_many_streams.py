@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from inflight_client import AsyncClient, Client, RequestCancelled
 from scripts.launch.triton_server import TritonServer
-from tests.client.test_cancellation import cancelled, our_threads
+from tests.client.test_cancellation import cancelled, cancelled_before, our_threads
 from tests.eventually import eventually
 
 STREAMS = 500
@@ -16,7 +16,7 @@ PROMPT = "!gap 400 !forever"
 def test_threads(server: TritonServer) -> None:
     before_threads = our_threads()
     with Client(server.grpc_url) as client, ThreadPoolExecutor(STREAMS) as pool:
-        before = cancelled(client)
+        before = cancelled_before(client)
         everybody = threading.Barrier(STREAMS)
 
         def run(number: int) -> int:

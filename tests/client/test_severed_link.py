@@ -73,7 +73,7 @@ def test_every_running_request_ends(way: Way, severable: Link) -> None:
         streams = [client.stream("!gap 10 !forever") for _ in range(3)]
         for stream in streams:
             assert next(stream).text == "tick "
-        waiting = [pool.submit(client.generate, "!gap 60000 one"), *(pool.submit(each.completion) for each in streams)]
+        waiting = [pool.submit(client.generate, "!gap 20000 one"), *(pool.submit(each.completion) for each in streams)]
         severable.sever()
         for future in waiting:
             with pytest.raises(TransportError, match=NO_ANSWER):
@@ -201,7 +201,7 @@ def test_nothing_is_left(way: Way, severable: Link) -> None:
     assert client.generate("one").text == "one "
     # Without a request there is no watch.
     assert eventually(lambda: not [each for each in threading.enumerate() if "failure-detector" in each.name])
-    waiting = client.stream("!gap 60000 one")
+    waiting = client.stream("!gap 20000 one")
     with ThreadPoolExecutor() as pool:
         future = pool.submit(waiting.completion)
         assert not eventually(future.done, 0.5)
@@ -218,7 +218,7 @@ def test_nothing_is_left(way: Way, severable: Link) -> None:
 def test_tasks_end_with_the_requests_and_with_the_client(server: TritonServer) -> None:
     async def tasks_left(url: str, close_early: bool) -> int:
         client = AsyncClient(url, retry=ONCE, timeouts=TIMES)
-        waiting = asyncio.create_task(client.generate("!gap 60000 one"))
+        waiting = asyncio.create_task(client.generate("!gap 20000 one"))
         await asyncio.sleep(0.5)
         if close_early:
             await client.close()

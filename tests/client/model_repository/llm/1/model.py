@@ -4,8 +4,8 @@ A token is a word of the answer, and its id is the length of the word. A word th
 `!gap MS` sets the pause before each word that follows. `!forever` runs until the request is cancelled.
 `!error CODE` ends the request with that error code, which need not be one of Triton's.
 `!refuse N KEY` ends the first N requests that contain it, with the same KEY, with UNAVAILABLE.
-`!cancelled` answers with the number of requests cancelled so far, `!request` with the request itself as JSON, and
-`!server` with the environment variable ECHO_NAME of the server.
+`!cancelled` answers with the number of requests cancelled so far, `!others` with that of the other requests that run,
+`!request` with the request itself as JSON, and `!server` with the environment variable ECHO_NAME of the server.
 
 Each word of a prompt is one of its tokens. All have the log-probability -0.5.
 An embedding holds the number of words, the dimensions asked for or 0, and whether it is a mean and normalised.
@@ -32,6 +32,10 @@ import triton_python_backend_utils as pb_utils
 CHARACTERS = 2**20
 """The token of the character 0 in the answers to `tokenize`."""
 
+ANSWERS = "answers"
+"""The name of each thread that answers a request."""
+LONGEST_SLEEP = 0.1
+
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
@@ -50,17 +54,15 @@ class TritonPythonModel:
                 # A cancellation from `completion`, whose client has disconnected. This model ignores it.
                 sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
                 continue
-            threading.Thread(target=self.answer, args=(arrived(request), sender)).start()
+            threading.Thread(target=self.answer, args=(arrived(request), sender), name=ANSWERS).start()
 
     def answer(self, request: dict[str, Any], sender: Any) -> None:
         sampling = json.loads(request.get("sampling_parameters", "{}"))
         max_tokens = request.get("max_tokens", sampling.get("max_tokens"))
         pieces: list[str] = []
         try:
-            for piece in () if max_tokens == 0 else self.pieces(request):
-                if sender.is_cancelled():
-                    self.cancelled += 1
-                    raise RequestFailed("CANCELLED")
+            for piece in () if max_tokens == 0 else self.pieces(request, sender):
+                self.check(sender)
                 pieces.append(piece)
                 if len(pieces) == max_tokens:
                     break
@@ -77,11 +79,24 @@ class TritonPythonModel:
         last = response(pieces, count, finish_reason, request)
         send(sender, last, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def pieces(self, request: dict[str, Any]) -> Iterator[str]:
+    def check(self, sender: Any) -> None:
+        """Raises RequestFailed if the request was cancelled."""
+        if sender.is_cancelled():
+            self.cancelled += 1
+            raise RequestFailed("CANCELLED")
+
+    def pause(self, seconds: float, sender: Any) -> None:
+        """Raises RequestFailed if the request is cancelled meanwhile."""
+        for _ in range(int(seconds / LONGEST_SLEEP)):
+            time.sleep(LONGEST_SLEEP)
+            self.check(sender)
+        time.sleep(seconds % LONGEST_SLEEP)
+
+    def pieces(self, request: dict[str, Any], sender: Any) -> Iterator[str]:
         words = iter(prompt(request).split())
         gap = 0.0
         for word in words:
-            time.sleep(gap)
+            self.pause(gap, sender)
             match word:
                 case "!gap":
                     gap = int(next(words)) / 1000
@@ -95,9 +110,11 @@ class TritonPythonModel:
                 case "!forever":
                     while True:
                         yield "tick "
-                        time.sleep(gap)
+                        self.pause(gap, sender)
                 case "!cancelled":
                     yield str(self.cancelled)
+                case "!others":
+                    yield str(sum(thread.name == ANSWERS for thread in threading.enumerate()) - 1)
                 case "!server":
                     yield os.environ["ECHO_NAME"]
                 case "!request":
