@@ -90,6 +90,7 @@ def test_a_batch_has_the_form_of_vllm(tmp_path: Path) -> None:
     first = cache.serve([1, 2, 3, 4, 5])
     second = cache.serve([1, 2, 9, 9, 8, 8])
     payloads = [msgspec.msgpack.decode(payload) for _, payload in cache.publisher._unsent]
+    cache.publisher.close()
     whole = {"block_size": 2, "lora_id": None, "lora_name": None, "medium": "GPU", "type": "BlockStored"}
     assert [events for _, events, _ in payloads] == [
         [{**whole, "block_hashes": first, "parent_block_hash": None, "token_ids": [1, 2, 3, 4]}],
@@ -175,6 +176,7 @@ def test_blocks_with_a_salt_are_not_told(
     cache.serve([1, 2, 3, 4], options=options)
     cache.serve([5, 6, 7, 8])  # It evicts the others.
     events = [event for _, payload in cache.publisher._unsent for event in msgspec.msgpack.decode(payload)[1]]
+    cache.publisher.close()
     stored = [event["token_ids"] for event in events if event["type"] == "BlockStored"]
     assert stored == ([[1, 2, 3, 4]] if is_told else []) + [[5, 6, 7, 8]]
     assert ("BlockRemoved" in {event["type"] for event in events}) == is_told
@@ -212,9 +214,10 @@ def tcp_endpoints() -> dict[str, str]:
 
 
 def test_an_address_that_cannot_be_used_is_refused(cache: Cache) -> None:
-    config = KVEventsConfig(**ON, endpoint="tcp://192.0.2.1:5557")
+    publisher = KVEventPublisher(KVEventsConfig(**ON, endpoint="tcp://192.0.2.1:5557"), cache.recorded, 2)
     with pytest.raises(ValueError, match=r"cannot listen on 'tcp://192.0.2.1:5557': Cannot assign"):
-        KVEventPublisher(config, cache.recorded, 2).start()
+        publisher.start()
+    assert (publisher._woken.fileno(), publisher._waker.fileno()) == (-1, -1), "sockets are left open"
 
 
 # -- the setting -----------------------------------------------------------------------------------------------------

@@ -63,7 +63,11 @@ class KVEventPublisher:
             ValueError: an address cannot be used.
         """
         self._put([AllBlocksCleared()])
-        sockets = _Sockets(self._config)
+        try:
+            sockets = _Sockets(self._config)
+        except ValueError:
+            self.close()
+            raise
         for endpoint in sockets.unbound.values():
             logger.warning("kv_events_config: %s is in use; KV events begin once it is free", endpoint)
         self._thread = threading.Thread(target=self._run, args=(sockets,), name="kv-events", daemon=True)
