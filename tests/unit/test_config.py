@@ -9,6 +9,7 @@ import pytest
 
 from inflight import EngineConfig
 from inflight.scheduler.queue_policy import QueuePolicies, QueuePolicy
+from inflight.speculation.speculative_config import SpeculativeConfig
 from tests.unit.builders import make_scheduler
 
 COUNTS = [
@@ -256,6 +257,12 @@ def test_the_model_folder_may_be_in_the_home_folder(monkeypatch: pytest.MonkeyPa
     assert EngineConfig(model="~/model").model == "/somewhere/model"
     assert EngineConfig(model=Path("~/model")).model == "/somewhere/model"  # type: ignore[arg-type]
     assert EngineConfig(model="owner/model~").model == "owner/model~"
+
+
+def test_a_model_in_speculative_config_is_a_draft_model_as_in_vllm() -> None:
+    assert SpeculativeConfig.of({"model": "small"}).method == "draft_model"
+    with pytest.raises(ValueError, match="method is 'ngram' and model is 'small'"):
+        SpeculativeConfig.of({"model": "small", "method": "ngram"})
 
 
 def test_the_defaults_fit() -> None:

@@ -15,7 +15,7 @@ _MOST_PATTERN_PROPERTIES = 64
 _MOST_REMAINDERS = 100_000
 
 _ALTERNATIVES = ("$ref", "anyOf", "oneOf")
-# With one of those beside one of these, or beside another one of those, both schemas hold for the same value.
+# With one of those, or one in an allOf, beside one of these, both schemas hold for the same value.
 _CONSTRAINTS = ("pattern", "multipleOf", "properties", "patternProperties", "additionalProperties", "items")
 
 
@@ -51,11 +51,11 @@ def _check_remainders(divisors: Set[float], combined: bool) -> None:
 
 
 def _combines(part: dict[str, Any]) -> bool:
-    """Whether two schemas in a part hold for the same value."""
-    if "allOf" in part:
-        return True
-    alternatives = sum(key in part for key in _ALTERNATIVES)
-    return alternatives > 1 or (alternatives == 1 and any(key in part for key in _CONSTRAINTS))
+    """Whether two schemas in a part hold for the same value. Around a single one, allOf means nothing."""
+    all_of = part.get("allOf")
+    schemas = len(all_of) if isinstance(all_of, list) else 0
+    schemas += sum(key in part for key in _ALTERNATIVES)
+    return schemas > 1 or (schemas == 1 and any(key in part for key in _CONSTRAINTS))
 
 
 def _objects_in(part: Any) -> Iterator[dict[str, Any]]:

@@ -80,4 +80,9 @@ class SpeculativeConfig:
         Raises:
             ValueError: as above, or a name is unknown.
         """
-        return read_json_setting(cls, "speculative_config", values)
+        return read_json_setting(cls, "speculative_config", _with_method(values))
+
+
+def _with_method(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A config with a model and no method means a draft model, as in vLLM."""
+    return {"method": DRAFT_MODEL, **values} if values.get("model") is not None else values
