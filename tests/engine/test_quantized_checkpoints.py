@@ -248,19 +248,24 @@ def test_experts_in_one_tensor_of_compressed_tensors_are_refused(tmp_path: Path)
         make_engine(tmp_path)
 
 
-def test_experts_of_gpt_oss_are_read(tmp_path: Path) -> None:
-    config = SERVED["gpt_oss"].config
-    save_model(config, tmp_path / "quantized")
-    weights = load_file(tmp_path / "quantized" / "model.safetensors")
-    stored = dict(weights)
-    for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
+def quantize_gpt_oss(folder: Path) -> dict[str, torch.Tensor]:
+    """Write a tiny gpt-oss whose experts are in MXFP4. Return what all weights are, by name."""
+    save_model(SERVED["gpt_oss"].config, folder)
+    found = load_file(folder / "model.safetensors")
+    stored = dict(found)
+    for name in [name for name in found if name.endswith(IN_ONE_TENSOR)]:
         # The file has [experts, outputs, inputs], and the model the other order.
         blocks, scales, meant = quantized_weights.mxfp4(stored.pop(name).transpose(1, 2))
         stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        weights[name] = meant.transpose(1, 2).contiguous()
-    save_file(stored, tmp_path / "quantized" / "model.safetensors")
-    write_config(tmp_path / "quantized", {"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens"]})
-    expected = plain(config, weights, tmp_path / "plain")
+        found[name] = meant.transpose(1, 2).contiguous()
+    save_file(stored, folder / "model.safetensors")
+    write_config(folder, {"quant_method": "mxfp4", "modules_to_not_convert": ["model.embed_tokens"]})
+    return found
+
+
+def test_experts_of_gpt_oss_are_read(tmp_path: Path) -> None:
+    weights = quantize_gpt_oss(tmp_path / "quantized")
+    expected = plain(SERVED["gpt_oss"].config, weights, tmp_path / "plain")
     assert answers(make_engine(tmp_path / "quantized")) == answers(make_engine(expected))
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from transformers import AutoConfig, PreTrainedConfig
 
 from inflight.config import EngineConfig
-from inflight.errors import UnsupportedModel
 from inflight.model.loading import support
 from inflight.model.loading.checkpoint import Checkpoint
 from inflight.model.loading.classification_head import is_classifier
@@ -39,10 +38,7 @@ def describe(settings: EngineConfig) -> Description:
     support.check_settings(config, settings)
     if settings.classifier_from_token and is_classifier(config):
         raise ValueError("classifier_from_token is given, but the model has a head that classifies")
-    is_quantized = prepare(settings, config)
-    if is_quantized and settings.tensor_parallel_size > 1:
-        raise UnsupportedModel("its weights are quantized, which does not work with tensor_parallel_size over 1")
-    return Description(checkpoint, settings, config, is_quantized)
+    return Description(checkpoint, settings, config, prepare(settings, config))
 
 
 def _hf_config(config: EngineConfig) -> PreTrainedConfig:

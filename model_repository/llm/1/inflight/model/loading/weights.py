@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from inflight.model.loading.auto_class import auto_class
 from inflight.model.loading.checkpoint import first_of, hint_at_other_files
 from inflight.model.loading.classification_head import HEAD_WEIGHTS
 from inflight.model.loading.config_errors import reason
+from inflight.model.loading.quantized_checkpoint.dividing import dividing
 from inflight.model.parallel.layers import DividedWeight, divide
 from inflight.model.parallel.plan import check_plan
 from inflight.model.parallel.shards import Shards
@@ -45,7 +46,7 @@ def load_module(
         UnsupportedModel: transformers cannot load it as a decoder.
         ValueError: The weights are damaged, incomplete or of another shape, or need a package that is not there.
     """
-    is_quantized = getattr(hf_config, "quantization_config", None) is not None
+    is_quantized = _is_quantized(hf_config)
     # accelerate loads weights directly to the device. Without it they take a detour through host memory.
     directly = device.type != "cpu" and is_accelerate_available() and distributed is None
     dtype = config.dtype if config.dtype == "auto" else getattr(torch, config.dtype)
@@ -94,6 +95,10 @@ def load_module(
     return module, has_head
 
 
+def _is_quantized(hf_config: PreTrainedConfig) -> bool:
+    return getattr(hf_config, "quantization_config", None) is not None
+
+
 def _cast_experts(module: Any) -> None:
     """Give experts the dtype of the model. transformers leaves those of compressed-tensors in that of their scales."""
     for weight in _weights_of_experts(module):
@@ -135,7 +140,7 @@ def load_divided_module(
 ) -> tuple[Any, bool, list[DividedWeight]]:
     """Like `load_module`, but load only what one rank holds. Also return its parts of weights."""
     changes = check_plan(hf_config, shards.size, trust_remote_code=config.trust_remote_code)
-    with shards.loading():
+    with shards.loading(), dividing() if _is_quantized(hf_config) else nullcontext():
         module, has_head = load_module(
             config, hf_config, shards.device, DistributedConfig(tp_size=shards.size, tp_plan=changes or None)
         )

@@ -71,7 +71,7 @@ class Shards:
             torch.cuda.set_device(self.device)
         # The device's number, which transformers takes from this variable.
         local_rank = self.device.index if on_gpu else self.rank
-        with _environment({"LOCAL_RANK": str(local_rank), "GLOO_SOCKET_IFNAME": interface_of(self._host)}):
+        with environment({"LOCAL_RANK": str(local_rank), "GLOO_SOCKET_IFNAME": interface_of(self._host)}):
             self._meet()
             try:
                 yield
@@ -232,7 +232,7 @@ def _last_line(error: RuntimeError) -> str:
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Have environment variables of this process in this context."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
