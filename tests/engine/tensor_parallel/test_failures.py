@@ -291,6 +291,15 @@ def test_a_style_that_is_not_served_is_refused(tmp_path: Path, monkeypatch: pyte
         check_plan(SERVED["llama"].config, 2, trust_remote_code=False)
 
 
+def test_checkpoints_whose_weights_cannot_be_divided_while_they_are_read_are_refused() -> None:
+    """transformers would give each rank other rows of the experts than their plan says."""
+    layers = {"num_hidden_layers": 1, "mlp_layer_types": ["sparse"], "sliding_window": 8}
+    text = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, **layers}
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    with pytest.raises(UnsupportedModel, match=r"experts.gate_up_proj in another way than the model has it \(Concat"):
+        check_plan(t.Step3p7Config(text_config=text, vision_config=vision), 2, trust_remote_code=False)
+
+
 def test_a_folder_that_is_missing_is_named_and_the_ranks_serve_on(
     tiny: Tiny, one_worker: Workers, tmp_path: Path
 ) -> None:

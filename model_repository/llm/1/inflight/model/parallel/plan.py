@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import ErnieFuseAndSplitTextVisionExperts, MergeModulelist, WeightConverter
 
 from inflight.errors import UnsupportedModel
 from inflight.model.loading.auto_class import auto_class
@@ -32,6 +35,8 @@ KV_HEADS = ("k_proj", "v_proj")
 """The layers whose outputs are KV heads and nothing else."""
 # The layers whose outputs are heads.
 _HEADS = ("q_proj", *KV_HEADS, "qkv_proj", "query_key_value", "q_b_proj", "kv_b_proj")
+# Conversions of weights that begin with one tensor for each expert. transformers divides each of them rightly.
+_OF_EXPERTS = (MergeModulelist, ErnieFuseAndSplitTextVisionExperts)
 
 
 def style_of(name: str, plan: Mapping[str, str]) -> str | None:
@@ -46,8 +51,9 @@ def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) 
     query heads use, as vLLM does.
 
     Raises:
-        UnsupportedModel: it has no plan, the plan has a style that is not served, or heads do not divide. The message
-            has the style or the numbers.
+        UnsupportedModel: it has no plan, the plan has a style that is not served, heads do not divide, or its
+            checkpoints store divided weights in another way than the model has them. The message has the style, the
+            numbers, or a weight.
     """
     kind = config.model_type
     with torch.device("meta"):
@@ -63,6 +69,12 @@ def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) 
                 f"the tensor-parallel plan of {kind} has the style {style!r} for {name}, which is not served; "
                 f"tensor_parallel_size is {size}, it must be 1"
             )
+    if found := _converted(model, plan):
+        name, conversion = found
+        raise UnsupportedModel(
+            f"the checkpoints of {kind} store {name} in another way than the model has it ({conversion}), which cannot "
+            f"be divided while it is read; tensor_parallel_size is {size}, it must be 1"
+        )
     divided = [name for name, style in plan.items() if style == COLUMN and name.rsplit(".", 1)[-1] in _HEADS]
     if not divided:
         return {}
@@ -83,3 +95,21 @@ def kv_heads_of(text_config: PreTrainedConfig) -> int:
     """The number of KV heads of a layer."""
     kv_heads: int = getattr(text_config, "num_key_value_heads", None) or text_config.num_attention_heads
     return kv_heads
+
+
+def _converted(model: Any, plan: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return a divided weight that is not in checkpoints as it is in the model, and the name of the conversion.
+
+    transformers divides tensors before it converts them. So a rank may get rows that belong to another one, and nothing
+    would tell: the whole model, with which the divided one is compared, is put together from the same rows.
+    """
+    for converter in get_model_conversion_mapping(model):
+        if not isinstance(converter, WeightConverter) or isinstance(converter.operations[0], _OF_EXPERTS):
+            continue
+        results = "|".join(re.escape(pattern.lstrip(".")) for pattern in converter.target_patterns)
+        of_results = re.compile(rf"{re.escape(converter.scope_prefix or '')}(.*\.)?({results})")
+        for name, _ in model.named_parameters():
+            is_divided = style_of(name, plan) or style_of(name.rpartition(".")[0], plan)
+            if is_divided and of_results.match(name):
+                return name, type(converter.operations[0]).__name__
+    return None
