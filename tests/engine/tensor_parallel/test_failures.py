@@ -263,6 +263,11 @@ def test_random_requests_all_end(tiny: Tiny, divided: DividedModel, error: Excep
             "llama has 9 attention heads and 3 KV heads; tensor_parallel_size is 2; it must divide",
         ),
         ("gpt2", {}, "gpt2 has no plan for tensor parallel in transformers; tensor_parallel_size is 2"),
+        (
+            "gpt_oss",
+            {"intermediate_size": 95},
+            "gpt_oss has experts of the width 95; tensor_parallel_size is 2; it must",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_divided_is_refused(

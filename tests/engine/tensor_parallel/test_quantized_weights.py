@@ -17,8 +17,8 @@ from tests.engine.test_quantized_checkpoints import EXPERTS, FORMATS, answers, p
 LLAMA, MIXTURE = SERVED["llama"].config, Qwen3MoeConfig(**EXPERTS)
 
 
-def check(config: PreTrainedConfig, weights: dict[str, torch.Tensor], folder: Path, workers: Workers) -> None:
-    """Check the checkpoint in `folder / "quantized"`, whose weights are `weights`."""
+def check(config: PreTrainedConfig, weights: dict[str, torch.Tensor], folder: Path, workers: Workers) -> Engine:
+    """Check the checkpoint in `folder / "quantized"`, whose weights are `weights`. Return a divided engine."""
     settings = EngineConfig(
         model=str(folder / "quantized"),
         dtype="float32",
@@ -31,6 +31,7 @@ def check(config: PreTrainedConfig, weights: dict[str, torch.Tensor], folder: Pa
     assert {weight.dtype for weight in engine.model.module.parameters()} == {torch.float32}
     module = AutoModelForCausalLM.from_pretrained(plain(config, weights, folder / "plain"), dtype=torch.float32)
     assert answers(engine) == [reference(module, make_prompt(length), 16) for length in (3, 17, 40)]
+    return engine
 
 
 # Rows of 96 inputs are divided in the middle of a group of 32 with one scale.
@@ -55,4 +56,7 @@ def test_two_ranks_say_what_the_dequantized_model_says(
 
 
 def test_two_ranks_divide_experts_in_mxfp4(one_worker: Workers, tmp_path: Path) -> None:
-    check(SERVED["gpt_oss"].config, quantize_gpt_oss(tmp_path / "quantized"), tmp_path, one_worker)
+    config, weights = SERVED["gpt_oss"].config, quantize_gpt_oss(tmp_path / "quantized")
+    module = check(config, weights, tmp_path, one_worker).model.module
+    mine = sum(weight.numel() for weight in module.parameters())
+    assert mine < 0.52 * sum(weight.numel() for weight in weights.values())

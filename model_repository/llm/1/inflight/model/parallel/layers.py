@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from inflight.model.parallel.plan import (
     GATHERED_COLUMN,
+    REPLICATE,
     ROW,
     SPLIT_ROW,
     SUMMED,
@@ -21,6 +22,8 @@ from inflight.model.parallel.plan import (
 )
 from inflight.model.parallel.shards import Shards
 from inflight.model.parallel.traceable import Collectives
+
+_BIAS_OF_OUTPUT = "down_proj_bias"
 
 
 class GatheredLinear(nn.Module):
@@ -101,6 +104,8 @@ class DividedWeight:
     """Matrices that lie one after the other along `dim`. Each is divided by itself."""
     copies: int = 1
     """So many ranks, one after the other, have the same part."""
+    is_share: bool = False
+    """Whether the part of each rank is an equal share of every number."""
 
     @property
     def part(self) -> nn.Parameter:
@@ -111,6 +116,8 @@ class DividedWeight:
 
     def restored(self, part: torch.Tensor, shards: Shards) -> torch.Tensor:
         """Return the whole weight, of which `part` is this rank's part."""
+        if self.is_share:
+            return part * shards.size
         if self.copies > 1:
             parts = shards.gather(part[None], 0, shards.size)
             return parts[:: self.copies].flatten(0, 1)
@@ -151,10 +158,11 @@ def divide(module: Any, shards: Shards, changes: Mapping[str, str]) -> list[Divi
             module.set_submodule(name, SummedLinear(part, collectives, splits_input=style != ROW))
         elif style == VOCABULARY:
             module.set_submodule(name, DividedEmbedding(part, collectives))
-        elif style_of(name, changes) is not None:
+        elif style_of(name, changes) == REPLICATE:
             divided += _own_head(part, kv_heads_of(module.config.get_text_config(decoder=True)), shards)
         elif style in SUMMED:
             part.register_forward_hook(lambda _, __, output: collectives.sum(output))
+            divided += _share_of_bias(part, shards)
         if isinstance(part, nn.Linear):
             part.out_features, part.in_features = part.weight.shape
     return divided
@@ -169,6 +177,16 @@ def _own_head(linear: nn.Linear, heads: int, shards: Shards) -> list[DividedWeig
         linear._parameters[name] = nn.Parameter(own.clone(), requires_grad=False)
         found.append(DividedWeight(linear, name, 0, len(weight), copies=copies))
     return found
+
+
+def _share_of_bias(experts: nn.Module, shards: Shards) -> list[DividedWeight]:
+    """Let each rank add a share of the bias that gpt-oss adds to the output of an expert, before the ranks' sum."""
+    bias = experts._parameters.get(_BIAS_OF_OUTPUT)
+    if bias is None:
+        return []
+    # Its numbers of heads allow only powers of two as sizes, so nothing is rounded.
+    experts._parameters[_BIAS_OF_OUTPUT] = nn.Parameter(bias.data / shards.size, requires_grad=False)
+    return [DividedWeight(experts, _BIAS_OF_OUTPUT, 0, len(bias), copies=shards.size, is_share=True)]
 
 
 def _divisions(owner: nn.Module, name: str, weight: DTensor) -> list[DividedWeight]:

@@ -16,14 +16,16 @@ COLUMN, ROW = "colwise", "rowwise"
 GATHERED_COLUMN = frozenset({"colwise_gather_output", "colwise_rep"})
 SPLIT_ROW = frozenset({"rowwise_split_input", "rowwise_rep"})
 VOCABULARY = "embedding_rowwise"
-SUMMED = frozenset({"moe_tp_experts", "all_reduce"})
+_EXPERTS = "moe_tp_experts"
+SUMMED = frozenset({_EXPERTS, "all_reduce"})
+REPLICATE = "replicate"
 # Columns need nothing after the product, and the others matter only for weights by themselves or for training.
 _SILENT = frozenset(
     {
         COLUMN,
         "packed_colwise",
         "packed_rowwise",
-        "replicate",
+        REPLICATE,
         "replicated_with_grad_allreduce",
         "local_params",
         "mla_kv_a_proj",
@@ -33,6 +35,22 @@ _SERVED = {ROW, VOCABULARY} | GATHERED_COLUMN | SPLIT_ROW | SUMMED | _SILENT
 
 KV_HEADS = ("k_proj", "v_proj")
 """The layers whose outputs are KV heads and nothing else."""
+_ADDED: Mapping[str, Mapping[str, str]] = {
+    "gpt_oss": {
+        "model.layers.*.self_attn.q_proj": COLUMN,
+        "model.layers.*.self_attn.k_proj": COLUMN,
+        "model.layers.*.self_attn.v_proj": COLUMN,
+        "model.layers.*.self_attn.o_proj": ROW,
+        "model.layers.*.self_attn.sinks": COLUMN,
+        # Experts are stored as [experts, inputs, outputs], so these two styles have changed places. Each gate lies
+        # beside the output that it gates.
+        "model.layers.*.mlp.experts.gate_up_proj": ROW,
+        "model.layers.*.mlp.experts.gate_up_proj_bias": ROW,
+        "model.layers.*.mlp.experts.down_proj": COLUMN,
+        "model.layers.*.mlp.experts": _EXPERTS,
+    }
+}
+"""What transformers' plans leave undivided, by the type of the model. In gpt-oss, it is all but embeddings and head."""
 # The layers whose outputs are heads.
 _HEADS = ("q_proj", *KV_HEADS, "qkv_proj", "query_key_value", "q_b_proj", "kv_b_proj")
 # Conversions of weights that begin with one tensor for each expert. transformers divides each of them rightly.
@@ -47,8 +65,8 @@ def style_of(name: str, plan: Mapping[str, str]) -> str | None:
 def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) -> dict[str, str]:
     """Check that a model can be divided over `size` ranks, before any weight is read. Return changes of its plan.
 
-    Where there are fewer KV heads than ranks, all ranks load all of them, and `divide` gives each rank the one that its
-    query heads use, as vLLM does.
+    They are what transformers' plan lacks, and REPLICATE for layers of KV heads: where there are fewer KV heads than
+    ranks, all ranks load all of them, and `divide` gives each rank the one that its query heads use, as vLLM does.
 
     Raises:
         UnsupportedModel: it has no plan, the plan has a style that is not served, heads do not divide, or its
@@ -58,7 +76,8 @@ def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) 
     kind = config.model_type
     with torch.device("meta"):
         model = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
-    plan: Mapping[str, str] = model.tp_plan or {}
+    added = dict(_ADDED.get(kind, {}))
+    plan: Mapping[str, str] = {**(model.tp_plan or {}), **added}
     if not plan:
         raise UnsupportedModel(
             f"{kind} has no plan for tensor parallel in transformers; tensor_parallel_size is {size}, it must be 1"
@@ -75,16 +94,26 @@ def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) 
             f"the checkpoints of {kind} store {name} in another way than the model has it ({conversion}), which cannot "
             f"be divided while it is read; tensor_parallel_size is {size}, it must be 1"
         )
+    return added | _shared_heads(config, plan, size)
+
+
+def _shared_heads(config: PreTrainedConfig, plan: Mapping[str, str], size: int) -> dict[str, str]:
+    """Check that heads and experts can be divided over `size` ranks. Return changes for layers of shared KV heads."""
+    kind, text_config = config.model_type, config.get_text_config(decoder=True)
+    if kind in _ADDED and text_config.intermediate_size % size:
+        raise UnsupportedModel(
+            f"{kind} has experts of the width {text_config.intermediate_size}; tensor_parallel_size is {size}; it must "
+            "divide the width"
+        )
     divided = [name for name, style in plan.items() if style == COLUMN and name.rsplit(".", 1)[-1] in _HEADS]
     if not divided:
         return {}
-    text_config = config.get_text_config(decoder=True)
     heads, kv_heads = text_config.num_attention_heads, kv_heads_of(text_config)
     shared = [name for name in divided if name.rsplit(".", 1)[-1] in KV_HEADS]
     if heads % size == 0 and kv_heads % size == 0:
         return {}
     if heads % size == 0 and size % kv_heads == 0 and shared:
-        return dict.fromkeys(shared, "replicate")
+        return dict.fromkeys(shared, REPLICATE)
     raise UnsupportedModel(
         f"{kind} has {heads} attention heads and {kv_heads} KV heads; tensor_parallel_size is {size}; it must divide "
         "the attention heads, and divide the KV heads or be a multiple of them"
