@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import Qwen3MoeConfig
 
 from inflight import Engine, EngineConfig, PoolingParams, RequestOutput, SamplingParams
 from inflight.model.cpu.traced_forward import TracedForward
@@ -12,6 +13,7 @@ from inflight.model.parallel.divided_model import DividedModel
 from inflight.model.parallel.workers import Workers
 from scripts.reference.tiny_models import SERVED, VOCABULARY, save_model
 from tests.engine.models import Tiny, drain, greedy, make_engine, make_prompt, tokens
+from tests.engine.test_quantized_checkpoints import EXPERTS
 
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
 SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "block_size": 8, "kv_cache_tokens": 1024}
@@ -77,6 +79,14 @@ def test_a_vocabulary_that_does_not_divide_is_divided_unevenly(tmp_path: Path, o
     assert engine.model.vocab_size == VOCABULARY + 3
     prompts = [[*prompt, VOCABULARY + 2] for prompt in PROMPTS]
     assert tokens(engine.generate(prompts, greedy(12))) == tokens(make_engine(tmp_path).generate(prompts, greedy(12)))
+
+
+def test_experts_may_be_too_odd_in_width_once_they_are_divided(tmp_path: Path, one_worker: Workers) -> None:
+    """Rows of 24 bfloat16 suit torch's product of all experts, and those of 12 do not."""
+    save_model(Qwen3MoeConfig(**{**EXPERTS, "moe_intermediate_size": 24}), tmp_path)
+    config = EngineConfig(model=str(tmp_path), tensor_parallel_size=2, **{**SETTINGS, "dtype": "bfloat16"})
+    outputs = Engine(config, DividedModel(config, one_worker)).generate(PROMPTS, greedy(8, ignore_eos=True))
+    assert [len(output.token_ids) for output in outputs] == [8] * len(PROMPTS)
 
 
 @pytest.mark.parametrize("quantization", [None, "int8"])

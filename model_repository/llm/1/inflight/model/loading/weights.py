@@ -145,6 +145,7 @@ def load_divided_module(
             config, hf_config, shards.device, DistributedConfig(tp_size=shards.size, tp_plan=changes or None)
         )
         divided = divide(module, shards, changes)
+    _choose_experts(module)  # Again, as parts have another width.
     shards.renew(0)
     mine = sum(weight.nbytes for weight in module.parameters())
     others = sum(part.nbytes * (shards.size // copies - 1) for part, copies in {(d.part, d.copies) for d in divided})
