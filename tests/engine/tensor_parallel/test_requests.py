@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import Qwen3MoeConfig
 
 from inflight import Engine, EngineConfig, PoolingParams, RequestOutput, SamplingParams
@@ -79,6 +80,18 @@ def test_a_vocabulary_that_does_not_divide_is_divided_unevenly(tmp_path: Path, o
     assert engine.model.vocab_size == VOCABULARY + 3
     prompts = [[*prompt, VOCABULARY + 2] for prompt in PROMPTS]
     assert tokens(engine.generate(prompts, greedy(12))) == tokens(make_engine(tmp_path).generate(prompts, greedy(12)))
+
+
+def test_int4_leaves_the_head_and_its_embeddings_as_they_are(
+    tmp_path: Path, one_worker: Workers, cpu_kernels: None
+) -> None:
+    config = type(SERVED["llama"].config)(**{**SERVED["llama"].config.to_diff_dict(), "tie_word_embeddings": True})
+    wanted = save_model(config, tmp_path).get_input_embeddings().weight[: VOCABULARY // 2].bfloat16()
+    settings = {**SETTINGS, "dtype": "bfloat16", "block_size": 16, "quantization": "int4"}
+    each = EngineConfig(model=str(tmp_path), tensor_parallel_size=2, **settings)
+    engine = Engine(each, DividedModel(each, one_worker))
+    assert torch.equal(engine.model.module.get_input_embeddings().weight, wanted)
+    assert engine.model.module.lm_head.linear.group.scales is not None  # In int8, each output has one.
 
 
 def test_experts_may_be_too_odd_in_width_once_they_are_divided(tmp_path: Path, one_worker: Workers) -> None:

@@ -162,9 +162,10 @@ def _bits(module: Any, layer: nn.Linear, quantization: str | None) -> Bits:
     """In int4, the head stays in int8, as in llama.cpp, and so do layers without whole groups of inputs."""
     if quantization is None:
         return 16
-    if quantization == "int4" and layer is not module.get_output_embeddings() and layer.in_features % GROUP == 0:
-        return 4
-    return 8
+    head = module.get_output_embeddings()
+    # In a divided model, the head is a module around the layer.
+    in_head = head is not None and layer in list(head.modules())
+    return 4 if quantization == "int4" and not in_head and layer.in_features % GROUP == 0 else 8
 
 
 def _linears(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
