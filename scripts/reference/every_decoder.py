@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ _MAX_TOKENS = 12
 _LENGTH = 256
 _WIDTH, _WIDE, _LAYERS, _HEADS, _EXPERTS = 64, 96, 4, 4, 4
 _SMALL: dict[str, int | None] = {
-    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY),
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "unpadded_vocab_size"), VOCABULARY),
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim"), _WIDTH),
     **dict.fromkeys(("out_hidden_size", "text_hidden_size", "projection_dim"), _WIDTH),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size", "mlp_dim"), _WIDE),
@@ -84,17 +84,30 @@ _DELTA = {
     "topk_group": 1,
     "num_experts_per_token": 2,
 }
-# Types with constraints of their own, or whose layers would all be of one kind.
+# Types with constraints of their own, or whose layers would all be of one kind. They may be parts of other models.
 _OF_TYPE: dict[str, dict[str, Any]] = {
+    "apertus1p5": {"image_token_offset": 100, "audio_token_offset": 116},
+    "apertus1p5_vision_tokenizer": {"codebook_size": 16},
     "bamba": {"attn_layer_indices": [1], **_MAMBA},
     "chameleon": {"vocabulary_map": {"<image>": 3}},
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", *["sparse"] * (_LAYERS - 1)]},
+    "emu3_vqgan": {"base_channels": 32},
+    "emu3": {"vocabulary_map": {"<image>": 3}},
     "cohere_compass_text": {"layer_types": _WINDOWED, "rope_parameters": dict.fromkeys(_WINDOWED, _ROPE)},
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 10000.0},
         "ffn_config": {"ffn_hidden_size": _WIDE, "moe_num_experts": _EXPERTS, "moe_top_k": 2},
     },
+    "dots3_note_audio_encoder": {"adapter_input_size": _WIDTH, "adapter_out_dim": _WIDTH},
+    "dots3_note_vision_encoder": {
+        **dict.fromkeys(("adapter_in_dim", "adapter_out_dim"), _WIDTH),
+        "mlp_layer_types": ["dense"] * _LAYERS,
+    },
     "dots1": {"n_routed_experts": _EXPERTS, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "glm5_next_text": {"index_kpool": 4, "qk_rope_head_dim": 0, "linear_num_heads": _HEADS, "linear_head_dim": 16},
+    "granite4_vision": {"deepstack_layer_map": [], "spatial_target_layers": [0, 1, 2, 3], "downsample_rate": "1/2"},
     "granitemoehybrid": {"layer_types": _HYBRID, **_MAMBA},
+    "inkling2_loop_text": {"n_layers_per_attn_res_block": 1, "loop_layer_index_start": 1, "loop_layer_index_end": 3},
     "kimi_linear": _DELTA,
     "bailing_hybrid": _DELTA,
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "conv"]},
@@ -102,12 +115,18 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
     "gptj": {"rotary_dim": 8},
     "longcat_flash": {"head_dim": 8},
     "mamba2": {"num_heads": 8, "head_dim": 16},
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 4},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 4},
+    "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 32},
+    "radio": {"video_temporal_patch_size": 2},
+    "wavtokenizer_encoder": {"codebook_dim": _WIDTH, "codebook_size": 16},
     "zaya": {"num_experts_per_tok": 1},
 }
 # Their rotary dimensions are divided among time, height and width, in numbers that are for the usual width of heads.
 _DIVIDED_ROTARY = (
     *("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "qwen3_omni_moe_text", "hunyuan_vl_text"),
     *("glm4v_text", "glm4v_moe_text", "glm46v_text", "glm_ocr_text", "ernie4_5_vl_moe_text"),
+    "hy_v4_vl_text",
 )
 # Changes of `_SMALL` where a config cannot have it. None: the config's own default.
 _VARIANTS: tuple[dict[str, int | None], ...] = (
@@ -129,9 +148,10 @@ def build(model_type: str, folder: Path) -> Any:
     built, reason = None, None
     # The hub has models of images with all their weights, also where transformers has a class for their text alone.
     whole = [AutoModelForMultimodalLM] if model_type in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES else []
-    for auto, variant in itertools.product([*whole, AutoModelForCausalLM], _VARIANTS):
+    text = [AutoModelForCausalLM] if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else []
+    for auto, variant in itertools.product([*whole, *text], _VARIANTS):
         try:
-            config = _scaled_down(AutoConfig.for_model(model_type), _SMALL | variant, _OF_TYPE.get(model_type, {}))
+            config = _scaled_down(AutoConfig.for_model(model_type), _SMALL | variant)
             _check_size(config, auto)
             built = save_model(config, folder, auto)
             greedy(built, [5, 6, 7], 2)
@@ -145,9 +165,7 @@ def build(model_type: str, folder: Path) -> Any:
     return built
 
 
-def _scaled_down(
-    config: PreTrainedConfig, small: dict[str, int | None], others: Mapping[str, Any] | None = None
-) -> PreTrainedConfig:
+def _scaled_down(config: PreTrainedConfig, small: dict[str, int | None]) -> PreTrainedConfig:
     known = config.to_dict() | {name: getattr(config, name) for name in config.attribute_map if hasattr(config, name)}
     changes: dict[str, Any] = {
         name: number for name, number in small.items() if number is not None and _is_number(known.get(name, ""), name)
@@ -158,8 +176,9 @@ def _scaled_down(
     if config.model_type in _DIVIDED_ROTARY:
         rope = config.rope_parameters
         width = changes.get("head_dim", _WIDTH // _HEADS) * rope.get("partial_rotary_factor", 1)
+        width = changes.get("qk_rope_head_dim", width)
         changes["rope_parameters"] = rope | {"mrope_section": _sections(int(width) // 2)}
-    return type(config)(**changes | dict(others or {}))
+    return type(config)(**changes | _OF_TYPE.get(config.model_type, {}))
 
 
 def _sections(width: int) -> list[int]:
