@@ -120,6 +120,7 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
     "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 32},
     "radio": {"video_temporal_patch_size": 2},
     "wavtokenizer_encoder": {"codebook_dim": _WIDTH, "codebook_size": 16},
+    "xlstm": {"hidden_size": 128, "num_heads": 2},
     "zaya": {"num_experts_per_tok": 1},
 }
 # Their rotary dimensions are divided among time, height and width, in numbers that are for the usual width of heads.

@@ -238,6 +238,67 @@ OWN_ATTENTION: dict[str, TinyModel] = {
 }
 """Models that attend by their own code."""
 
+OWN_CACHE: dict[str, TinyModel] = {
+    "deepseek_v4": TinyModel(
+        t.DeepseekV4Config(
+            **{**_COMMON, "num_hidden_layers": 4},
+            head_dim=16,
+            moe_intermediate_size=32,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            q_lora_rank=32,
+            o_groups=2,
+            o_lora_rank=16,
+            hc_mult=2,
+            # As for DeepSeek V3.2: with few heads, the sizes of chunks change which tokens are chosen.
+            index_n_heads=64,
+            index_head_dim=16,
+            index_topk=4,
+            sliding_window=WINDOW,
+            layer_types=[
+                "sliding_attention",
+                *["compressed_sparse_attention", "heavily_compressed_attention"],
+                "sliding_attention",
+            ],
+            compress_rates={"compressed_sparse_attention": 4, "heavily_compressed_attention": 10},
+        ),
+        "compressed tokens beside a window, some of which an indexer chooses",
+    ),
+    "minimax": TinyModel(
+        t.MiniMaxConfig(
+            **_GROUPED,
+            head_dim=16,
+            num_local_experts=2,
+            block_size=WINDOW,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+        ),
+        "a class of cache of its own",
+    ),
+    "inkling_text": TinyModel(
+        t.InklingTextConfig(
+            **_GROUPED,
+            head_dim=16,
+            swa_num_attention_heads=4,
+            swa_num_key_value_heads=2,
+            swa_head_dim=16,
+            unpadded_vocab_size=VOCABULARY,
+            sliding_window_size=WINDOW,
+            rel_extent=WINDOW,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            layer_types=["hybrid_sliding", "hybrid", "hybrid_sliding"],
+        ),
+        "convolutions within attention, and a bias by distance",
+    ),
+    "rwkv": TinyModel(
+        t.RwkvConfig(
+            vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=3, rescale_every=2, bos_token_id=1, eos_token_id=2
+        ),
+        "a list of tensors as its cache, and weights that change in the first forward pass",
+    ),
+}
+"""Models that keep a cache of their own for each sequence."""
+
 _SIGHT: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
 _QWEN_SIGHT: dict[str, Any] = {"depth": 1, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 64}
 
@@ -273,10 +334,25 @@ MULTIMODAL: dict[str, TinyModel] = {
         ),
         "sounds in place of images",
     ),
+    "granite4_vision": TinyModel(
+        t.Granite4VisionConfig(
+            vision_config={
+                **{**_SIGHT, "hidden_size": 64, "num_attention_heads": 1},
+                "model_type": "clip_vision_model",
+                "image_size": 28,
+                "patch_size": 14,
+            },
+            text_config=_text("granite4_vision_text"),
+            deepstack_layer_map=[],
+            spatial_target_layers=[0],
+            downsample_rate="1/2",
+        ),
+        "no cache, unless it gets an empty one",
+    ),
 }
 """Models that also read images or sounds. They are served with text alone."""
 
-MODELS = SERVED | MULTIMODAL | OWN_ATTENTION | RECURRENT
+MODELS = SERVED | MULTIMODAL | OWN_ATTENTION | RECURRENT | OWN_CACHE
 
 REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
     "recurrent_gemma": (
@@ -297,10 +373,6 @@ REFUSED: dict[str, tuple[PreTrainedConfig, str]] = {
     "moshi": (
         t.MoshiConfig(**_GROUPED, head_dim=16, sliding_window=WINDOW, ffn_dim=96, num_codebooks=2),
         "does not come out right",
-    ),
-    "rwkv": (
-        t.RwkvConfig(vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2),
-        "keeps no keys and values in transformers' cache",
     ),
 }
 

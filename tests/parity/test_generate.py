@@ -9,13 +9,15 @@ import pytest
 from inflight import Engine, EngineConfig, RequestOptions, SamplingParams
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.model.loading.loader import LoadedModel, load_model
-from scripts.reference.tiny_models import MODELS, RECURRENT, VOCABULARY, greedy, save_model
+from scripts.reference.tiny_models import MODELS, OWN_CACHE, RECURRENT, VOCABULARY, greedy, save_model
 from tests.engine.models import drain
 from tests.eventually import eventually
 
 MAX_TOKENS = 20
-# Recurrent states stay in their engine. The others take turns with the connectors.
-TRANSFERS = [(name, ("shared_memory", "tcp")[i % 2]) for i, name in enumerate(MODELS) if name not in RECURRENT]
+# Recurrent states and caches of models stay in their engine. The others take turns with the connectors.
+TRANSFERS = [
+    (name, ("shared_memory", "tcp")[i % 2]) for i, name in enumerate(MODELS) if name not in RECURRENT | OWN_CACHE
+]
 
 
 @pytest.fixture(scope="module", params=MODELS)

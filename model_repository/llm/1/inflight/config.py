@@ -280,11 +280,6 @@ class EngineConfig(SchedulerConfig):
         return self.tensor_parallel_size // self.nnodes
 
     @property
-    def num_state_snapshots(self) -> int:
-        """Maximum number of snapshots of recurrent states, if the model has such states."""
-        return self.max_num_seqs if self.enable_prefix_caching else 0
-
-    @property
     def has_host_memory(self) -> bool:
         """Whether blocks of the KV cache may go to host memory."""
         return super().has_host_memory or self.kv_offloading_size > 0

@@ -18,6 +18,7 @@ from inflight.kv_cache.imported_blocks import REMOTE
 from inflight.kv_events.factory import make_publisher
 from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.kv_sources import make_connector, make_disk
+from inflight.model.cache.memory import num_state_snapshots
 from inflight.model.draft_model import load_draft_model, make_drafter
 from inflight.model.factory import load, make_runner
 from inflight.model.loading.loader import LoadedModel
@@ -75,7 +76,7 @@ class Engine:
             self._runner.num_host_blocks,
             recorded,
             None if folder is None else hash_key(folder),
-            has_states=bool(self.model.states),
+            num_state_snapshots=num_state_snapshots(self.model, config) if self.model.states else None,
             reuses_output=all(layer.time_step_limit is None for layer in self.model.states),
         )
         drafts = bool(config.speculative_config)

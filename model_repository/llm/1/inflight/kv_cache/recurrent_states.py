@@ -42,6 +42,8 @@ class StatePlan(NamedTuple):
     """Pairs of a slot and the slot to copy it to, before the step computes. All are read before any is written."""
     snapshots: Sequence[Snapshot] = ()
     """Copies to make while the step computes."""
+    freed: Sequence[int] = ()
+    """Slots whose states nobody needs any more, unless the step writes there."""
 
 
 class RecurrentStates:
@@ -70,6 +72,7 @@ class RecurrentStates:
         self._of_output: dict[Request, bytes] = {}
         """The snapshot of each request's output. A later one takes its place."""
         self._copies: list[tuple[int, int]] = []
+        self._freed: set[int] = set()
 
     # -- reuse -------------------------------------------------------------------------------------------------------
 
@@ -91,6 +94,7 @@ class RecurrentStates:
         """Forget a request that gives back its blocks."""
         self._of_output.pop(request, None)
         self._copies = [copy for copy in self._copies if copy[1] != request.slot]
+        self._freed.add(request.slot)
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -108,6 +112,7 @@ class RecurrentStates:
         if not requests:
             return StatePlan((), ())
         copies, self._copies = tuple(self._copies), []
+        freed, self._freed = self._freed, set()
         snapshots = []
         for row, (request, end) in enumerate(zip(requests, ends, strict=True)):
             for at in self._ends(request, request.num_computed, end):
@@ -117,7 +122,7 @@ class RecurrentStates:
                 elif (slot := self._take()) is not None:
                     snapshots.append(Snapshot(row, at, slot, name))
         lens = [len(request.prompt_ids) for request in requests]
-        return StatePlan([request.slot for request in requests], lens, copies, snapshots)
+        return StatePlan([request.slot for request in requests], lens, copies, snapshots, sorted(freed))
 
     def _ends(self, request: Request, first: int, end: int) -> list[int]:
         """Return where to make snapshots of a request while its tokens from `first` up to `end` are computed."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from transformers import DynamicCache
 
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.attention.interface import use_attention
@@ -42,6 +43,10 @@ class ForwardPass(ABC):
 
         Call this while the caches are still empty. Later steps must use the same caches.
         """
+
+    def with_own_states(self, num_slots: int) -> "ForwardPass":
+        """Return the same forward pass with so many slots for states of its own, if the model keeps any."""
+        return self
 
     @abstractmethod
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
@@ -114,5 +119,16 @@ def takes(module: torch.nn.Module, name: str) -> bool:
 
 
 def cache_argument(module: torch.nn.Module) -> str:
-    """Return the name of the argument that is transformers' cache. It was renamed in 5.24, code of models was not."""
-    return "past_key_values" if takes(module, "past_key_values") else "cache"
+    """Return the name of the argument that is transformers' cache. It was renamed in 5.24, code of models was not.
+
+    RWKV has a list of tensors instead.
+    """
+    names = ("past_key_values", "cache", "state")
+    return next((name for name in names if takes(module, name)), "cache")
+
+
+def new_cache(module: Any) -> DynamicCache | None:
+    """Return the cache that `generate` gives a model with the first tokens; None if the model makes its own."""
+    if not module._supports_default_dynamic_cache():
+        return None
+    return DynamicCache(config=module.config.get_text_config(decoder=True))

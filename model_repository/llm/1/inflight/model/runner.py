@@ -21,7 +21,6 @@ from inflight.model.cache.host_cache import HostCache
 from inflight.model.cache.memory import num_blocks, num_host_blocks, num_state_slots
 from inflight.model.forward import Outputs
 from inflight.model.loading.loader import LoadedModel
-from inflight.model.recurrent.recurrent_forward import RecurrentForward
 from inflight.model.row_timing import measure_rows
 from inflight.model.step import compute, run_forward
 from inflight.scheduler.plan import StepPlan
@@ -59,11 +58,9 @@ class ModelRunner:
             _log_prefaulted("the KV cache", kv_tensors.prefault(self._caches, _PREFAULT_SECONDS))
         max_blocks = min(self.num_blocks, -(-model.max_model_len // config.block_size))
         model.forward.prepare(self._caches, config.max_sampled_rows, max_blocks)
-        if isinstance(model.forward, RecurrentForward):
+        if model.states:
             # Several engines may have the same model. The slots of states are theirs, as blocks of the cache are.
-            forward = model.forward.with_own_states()
-            forward.reserve(num_state_slots(config))
-            self._model = replace(model, forward=forward)
+            self._model = replace(model, forward=model.forward.with_own_states(num_state_slots(model, config)))
         self._host_cache = HostCache(self._caches, num_host_blocks(config, self.bytes_per_block))
         _log_prefaulted("the host memory for blocks", self._host_cache.prefault(_PREFAULT_SECONDS))
         self.num_host_blocks = self._host_cache.num_blocks

@@ -47,13 +47,13 @@ def make_tables(
     events: BlockEvents | None = None,
     hash_key: bytes | None = None,
     *,
-    has_states: bool = False,
+    num_state_snapshots: int | None = None,
     reuses_output: bool = True,
 ) -> BlockTables:
     """Create the tables of a cache with so many blocks, and so many in host memory.
 
     `events` records which blocks enter and leave the prefix cache. `hash_key` names them if `prefix_caching_key` is not
-    set. `has_states`: the model has recurrent states. `reuses_output`: see `RecurrentStates`.
+    set. `num_state_snapshots` is None if the model has no recurrent states. `reuses_output`: see `RecurrentStates`.
     """
     return BlockTables(
         BlockPool(num_blocks),
@@ -63,10 +63,8 @@ def make_tables(
         hash_key=config.prefix_caching_key.encode() if config.prefix_caching_key else hash_key,
         host=HostPool(num_host_blocks),
         events=events,
-        states=RecurrentStates(
-            config.max_num_seqs, config.num_state_snapshots, config.block_size, reuses_output=reuses_output
-        )
-        if has_states
+        states=RecurrentStates(config.max_num_seqs, num_state_snapshots, config.block_size, reuses_output=reuses_output)
+        if num_state_snapshots is not None
         else None,
     )
 

@@ -38,6 +38,7 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
     bytes_per_token = sum(
         kv_tensors.bytes_per_token(_shapes(each), each.dtype) for each in (model, beside) if each is not None
     )
+    bytes_per_token += sum(layer.bytes_per_token for layer in model.states)
     if config.kv_cache_tokens is not None:
         needed, left = config.kv_cache_tokens * bytes_per_token, _free_memory(model, config) - state_bytes
         if needed > left:
@@ -66,19 +67,26 @@ def num_blocks(model: LoadedModel, config: EngineConfig, beside: LoadedModel | N
 
 def _state_bytes(model: LoadedModel, config: EngineConfig) -> int:
     """Return how much memory the recurrent states take. Raises ValueError if so much is not free."""
-    needed, free = num_state_slots(config) * sum(layer.num_bytes for layer in model.states), _free_memory(model, config)
+    slots = num_state_slots(model, config)
+    needed, free = slots * sum(layer.num_bytes for layer in model.states), _free_memory(model, config)
     if needed > free:
         raise ValueError(
             f"max_num_seqs is {config.max_num_seqs}; the recurrent states then take {needed} bytes, and {free} are free"
         )
     if needed:
-        logger.info("recurrent states: %d slots, %.1f GiB", num_state_slots(config), needed / 2**30)
+        logger.info("recurrent states: %d slots, %.1f GiB", slots, needed / 2**30)
     return needed
 
 
-def num_state_slots(config: EngineConfig) -> int:
+def num_state_slots(model: LoadedModel, config: EngineConfig) -> int:
     """Return how many recurrent states there are at most, snapshots included."""
-    return config.max_num_seqs + config.num_state_snapshots
+    return config.max_num_seqs + num_state_snapshots(model, config)
+
+
+def num_state_snapshots(model: LoadedModel, config: EngineConfig) -> int:
+    """Return how many snapshots of recurrent states there are at most. States that grow with each token have none."""
+    grow = any(layer.bytes_per_token for layer in model.states)
+    return config.max_num_seqs if config.enable_prefix_caching and not grow else 0
 
 
 def num_host_blocks(config: EngineConfig, block_bytes: int) -> int:

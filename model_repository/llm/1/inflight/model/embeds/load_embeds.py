@@ -16,6 +16,7 @@ from inflight.model.loading.reading import Reading
 from inflight.model.loading.self_check import SelfCheck
 from inflight.model.lora.lora_forward import EagerAdapted
 from inflight.model.own_attention.padded_forward import PaddedForward
+from inflight.model.own_cache.own_cache_forward import OwnCacheForward
 from inflight.model.recurrent.recurrent_forward import RecurrentForward
 from inflight.model.routed_forward import RoutedForward, has_adapters, has_embeds
 from inflight.prompt_content import PromptContent
@@ -88,7 +89,7 @@ def _forwards(
     """
     adapters = isinstance(text, RoutedForward)
     plain = text.plain if isinstance(text, RoutedForward) else text
-    if isinstance(plain, EagerForward | RecurrentForward | PaddedForward):
+    if isinstance(plain, EagerForward | RecurrentForward | PaddedForward | OwnCacheForward):
         yield text  # The model's own code can do both.
         return
     eager = reading.forward(module, backend)

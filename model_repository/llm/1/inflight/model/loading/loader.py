@@ -32,7 +32,13 @@ from inflight.model.loading.generation_files import eos_token_ids, generation_co
 from inflight.model.loading.model_digest import model_digest
 from inflight.model.loading.optimize import image_forwards, optimize
 from inflight.model.loading.quantized_checkpoint.prepare import check_experts
-from inflight.model.loading.reading import Reading, bound_of_own_attention, with_our_attention, with_own_attention
+from inflight.model.loading.reading import (
+    Reading,
+    bound_of_own_attention,
+    with_our_attention,
+    with_own_attention,
+    with_own_cache,
+)
 from inflight.model.loading.self_check import LONGEST, SelfCheck
 from inflight.model.loading.token_classifier import classifier_of_tokens
 from inflight.model.loading.tokenizer import load_tokenizer, warn_of_others_tokens
@@ -41,6 +47,7 @@ from inflight.model.long_rope import switch_rope
 from inflight.model.lora.adapters import Adapters
 from inflight.model.lora.load_adapters import load_adapters
 from inflight.model.lora.lora_forward import EagerAdapted
+from inflight.model.own_cache.cache_size import OwnCache
 from inflight.model.parallel.layers import whole
 from inflight.model.parallel.shards import Shards
 from inflight.model.recurrent.state_layer import StateLayer
@@ -63,8 +70,8 @@ class LoadedModel:
     module: torch.nn.Module
     layers: tuple[AttentionLayer, ...]
     """One for each pair of tensors in the KV cache, in order."""
-    states: tuple[StateLayer, ...]
-    """The modules with recurrent states. Most models have none."""
+    states: tuple[StateLayer, ...] | tuple[OwnCache]
+    """The modules with recurrent states, or the cache that the model makes for each sequence. Most have neither."""
     backend: AttentionBackend
     forward: ForwardPass
     tokenizer: Any | None
@@ -157,7 +164,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
     return LoadedModel(
         module=module,
         layers=reading.layers,
-        states=reading.states,
+        states=reading.states if reading.own_cache is None else (reading.own_cache,),
         backend=passes.backend,
         forward=passes.forward,
         tokenizer=tokenizer,
@@ -209,7 +216,7 @@ def _passes(module: Any, reading: Reading, config: EngineConfig, check: SelfChec
     if config.enable_prompt_embeds:
         embeds, forward = load_embeds(module, reading, forward, check, backend)
         return _Passes(backend, forward, adapters, embeds=embeds)
-    if is_divided or reading.own_attention is not None or reading.states:
+    if is_divided or not reading.has_our_attention or reading.states:
         return _Passes(backend, forward, adapters)
     forwards = partial(image_forwards, module, reading, backend, forward, check)
     found = load_image_reader(module, config, check, layers, backend, forwards)
@@ -228,10 +235,10 @@ def _read(
     """Find out how to serve a model.
 
     Return the self-check, the reading that passed it, the longest context, and the length beyond which its rotary
-    embeddings are switched. Our attention is tried first, then the model's own.
+    embeddings are switched. Our attention is tried first, then the model's own, then also its own cache.
 
     Raises:
-        UnsupportedModel: Neither comes out right.
+        UnsupportedModel: None comes out right.
         ValueError: `max_model_len` is missing or too large.
     """
     text_config = module.config.get_text_config(decoder=True)
@@ -246,19 +253,27 @@ def _read(
         check = check_of(module, readings, max_model_len)
         return check, check.right_reading(readings), max_model_len, switch if switched else None
     except UnsupportedModel as error:
-        reason = str(error)
+        reasons = [str(error)]
         restore(switched)
-    try:
-        support.check_settings_of_own_attention(module.config, config)
-        bound = bound_of_own_attention(text_config, LONGEST)
-        max_model_len = _max_model_len(config, tokenizer, bound, support.max_length(text_config), length)
-        readings = with_own_attention(module, text_config, max_model_len, LONGEST)
-        check = check_of(module, readings, max_model_len)
-        reading = check.right_reading(readings)
-    except UnsupportedModel as error:
-        raise UnsupportedModel(f"{reason}; its own attention cannot be used either: {error}") from error
-    logger.warning("the model attends by its own code, which is slower, because %s", reason)
-    return check, reading, max_model_len, None
+    bound = bound_of_own_attention(text_config, LONGEST)
+    max_model_len = _max_model_len(config, tokenizer, bound, support.max_length(text_config), length)
+    for check_settings, read, way in (
+        (support.check_settings_of_own_attention, with_own_attention, "attends by its own code"),
+        (support.check_settings_of_own_cache, with_own_cache, "computes sequences one by one, over caches of its own"),
+    ):
+        try:
+            check_settings(module.config, config)
+            readings = read(module, text_config, max_model_len, LONGEST)
+            check = check_of(module, readings, max_model_len)
+            reading = check.right_reading(readings)
+        except UnsupportedModel as error:
+            reasons.append(str(error))
+        else:
+            logger.warning("the model %s, which is slower, because %s", way, reasons[0])
+            return check, reading, max_model_len, None
+    ours, *others = reasons
+    others = list(dict.fromkeys(others))
+    raise UnsupportedModel(f"{ours}; its own attention cannot be used either: {'; nor its own cache: '.join(others)}")
 
 
 def _set_threads(config: EngineConfig) -> None:

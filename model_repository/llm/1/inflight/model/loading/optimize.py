@@ -42,7 +42,7 @@ def optimize(
     Raises:
         ValueError: The configuration asks for quantization, but this model or machine does not support it.
     """
-    own = reading.own_attention is not None
+    own = not reading.has_our_attention
     portable = TORCH, reading.forward(module, TORCH)
     device = next(module.parameters()).device
     if device.type == "cuda":
@@ -62,7 +62,7 @@ def _on_cpu(
     """Let a model in bfloat16 use the C++ kernels. If they fail the self-check, undo it and return None."""
     torch.ops.inflight.set_num_threads(torch.get_num_threads())
     layers, backend = reading.layers, TORCH
-    if reading.own_attention is None:
+    if reading.has_our_attention:
         if kernel_attention.takes([layer.shape for layer in layers], config.block_size):
             backend = CPU_KERNELS
         else:

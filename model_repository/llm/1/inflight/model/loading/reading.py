@@ -16,6 +16,8 @@ from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer, probe_layers
 from inflight.model.own_attention.cache_probe import probe_cache
 from inflight.model.own_attention.padded_forward import OwnAttention, PaddedForward
+from inflight.model.own_cache.cache_size import OwnCache, measure_cache
+from inflight.model.own_cache.own_cache_forward import OwnCacheForward
 from inflight.model.recurrent.recurrent_forward import RecurrentForward
 from inflight.model.recurrent.state_layer import StateLayer, probe_states
 
@@ -29,7 +31,18 @@ class Reading:
     states: tuple[StateLayer, ...] = ()
     """The modules with recurrent states. Most models have none."""
     own_attention: OwnAttention | None = None
-    """None if the model calls our attention."""
+    """How the model's own code attends over our cache."""
+    own_cache: OwnCache | None = None
+    """How the model's own code attends over a cache of its own."""
+
+    @property
+    def has_our_attention(self) -> bool:
+        """Whether the model calls our attention."""
+        return self._own is None
+
+    @property
+    def _own(self) -> OwnAttention | OwnCache | None:
+        return self.own_attention or self.own_cache
 
     @property
     def windows(self) -> list[int | None]:
@@ -39,21 +52,23 @@ class Reading:
     @property
     def thresholds(self) -> list[int]:
         """Numbers of tokens beyond which a token may not see all tokens before it."""
-        if self.own_attention is not None:
-            return list(self.own_attention.thresholds)
+        if self._own is not None:
+            return list(self._own.thresholds)
         return [window for window in self.windows if window]
 
     def forward(self, module: torch.nn.Module, backend: AttentionBackend) -> ForwardPass:
         """Return the forward pass that runs the model's own Python code."""
         if self.own_attention is not None:
             return PaddedForward(module, self.own_attention)
+        if self.own_cache is not None:
+            return OwnCacheForward(module, self.own_cache)
         eager = EagerForward(module, backend, self.windows)
         return RecurrentForward(eager, self.states) if self.states else eager
 
     @property
     def attention(self) -> str:
         """transformers' name of the attention function."""
-        return interface.NAME if self.own_attention is None else self.own_attention.implementation
+        return interface.NAME if self._own is None else self._own.implementation
 
 
 def with_our_attention(
@@ -101,11 +116,31 @@ def with_own_attention(
     """
     if support.has_recurrent_layers(text_config):
         raise UnsupportedModel(f"{text_config.model_type} has recurrent states")
+    support.check_layers(text_config, own_attention=True)
     implementation = _choose_own(module)
     parts, layers = probe_cache(module)
     ways = (True, False) if support.allows_padding(text_config, max_model_len) else (False,)
-    tried = tuple(tokens for tokens in support.thresholds(text_config) if tokens < longest_checked)
+    tried = _tried(text_config, longest_checked)
     return [Reading(layers, own_attention=OwnAttention(parts, implementation, pads, tried)) for pads in ways]
+
+
+def with_own_cache(
+    module: Any, text_config: PreTrainedConfig, max_model_len: int, longest_checked: int
+) -> list[Reading]:
+    """Return the possible readings of a model that keeps a cache of its own for each sequence, the fastest first.
+
+    Prompts of `longest_checked` tokens or more are too long to try.
+
+    Raises:
+        UnsupportedModel: The model fails, or returns no cache.
+    """
+    implementation, tried = _choose_own(module), _tried(text_config, longest_checked)
+    cache = OwnCache(*measure_cache(module, max_model_len), implementation, tried)
+    return [Reading((), own_cache=each) for each in (cache, dataclasses.replace(cache, is_sequential=True))]
+
+
+def _tried(text_config: PreTrainedConfig, longest_checked: int) -> tuple[int, ...]:
+    return tuple(tokens for tokens in support.thresholds(text_config) if tokens < longest_checked)
 
 
 def _choose_own(module: Any) -> str:

@@ -44,9 +44,6 @@ def check_config(config: PreTrainedConfig) -> None:
     both_ways = getattr(text_config, "use_bidirectional_attention", None) in (True, "all")
     if both_ways or getattr(text_config, "is_causal", True) is False:
         raise UnsupportedModel(f"{config.model_type} attends in both directions")
-    others = set(_layer_types(text_config)) - _ATTENTION - _OF_ITS_OWN - _RECURRENT - _BOTH - _NEITHER
-    if others:
-        raise UnsupportedModel(f"{config.model_type} has layers of type {', '.join(sorted(others))}")
 
 
 def has_recurrent_layers(text_config: PreTrainedConfig) -> bool:
@@ -87,6 +84,19 @@ def check_settings(config: PreTrainedConfig, settings: EngineConfig) -> None:
     text_config = config.get_text_config(decoder=True)
     if not has_recurrent_layers(text_config):
         return
+    _check_settings_of_states(text_config, settings, "recurrent states")
+
+
+def check_settings_of_own_cache(config: PreTrainedConfig, settings: EngineConfig) -> None:
+    """Refuse a model that keeps a cache of its own for each sequence if a setting works with keys and values alone.
+
+    Raises:
+        UnsupportedModel: The message names the setting.
+    """
+    _check_settings_of_states(config, settings, "caches of its own")
+
+
+def _check_settings_of_states(config: PreTrainedConfig, settings: EngineConfig, states: str) -> None:
     used = {
         "speculative_config": bool(settings.speculative_config),
         "lora_modules": bool(settings.lora_modules),
@@ -97,7 +107,7 @@ def check_settings(config: PreTrainedConfig, settings: EngineConfig) -> None:
         "swap_space_tokens": settings.swap_space_tokens > 0,
         "tensor_parallel_size over 1": settings.tensor_parallel_size > 1,
     }
-    _refuse_used(used, f"{text_config.model_type} has recurrent states, which do not work")
+    _refuse_used(used, f"{config.model_type} has {states}, which do not work")
 
 
 def check_settings_of_own_attention(config: PreTrainedConfig, settings: EngineConfig) -> None:
@@ -137,13 +147,14 @@ def check_attention_is_ours(module: Any) -> None:
             )
 
 
-def check_layers(text_config: PreTrainedConfig) -> None:
-    """Refuse a model whose layers our attention does not know.
+def check_layers(text_config: PreTrainedConfig, *, own_attention: bool = False) -> None:
+    """Refuse a model with layers that neither our attention knows nor, if `own_attention`, our cache.
 
     Raises:
         UnsupportedModel: The message names their types.
     """
-    if others := _OF_ITS_OWN & set(_layer_types(text_config)):
+    known = _ATTENTION | _RECURRENT | _BOTH | _NEITHER | (_OF_ITS_OWN if own_attention else set())
+    if others := set(_layer_types(text_config)) - known:
         raise UnsupportedModel(f"{text_config.model_type} has layers of type {', '.join(sorted(others))}")
 
 

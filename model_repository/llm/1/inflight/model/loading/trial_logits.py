@@ -13,7 +13,7 @@ from inflight.model.attention.backend import AttentionBackend
 from inflight.model.attention.interface import attending_by
 from inflight.model.batch_arrays import BatchArrays
 from inflight.model.embeds.batch_embeds import BatchEmbeds
-from inflight.model.forward import ForwardPass, Outputs, cache_argument, takes
+from inflight.model.forward import ForwardPass, Outputs, cache_argument, new_cache, takes
 from inflight.model.images.batch_images import BatchImages
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.ragged_batch import RaggedBatch
@@ -136,7 +136,7 @@ def _eager_logits(
 ) -> torch.Tensor:
     device, cache_name = next(module.parameters()).device, cache_argument(module)
     begin, decoded = _split(prompt)
-    cache, rows, first = None, [], 0
+    cache, rows, first = new_cache(module), [], 0
     for piece in [begin, *([token] for token in decoded)]:
         given: dict[str, Any] = {cache_name: cache, "use_cache": True, **arguments}
         if with_positions:

@@ -46,21 +46,21 @@ class RecurrentForward(ForwardPass):
         device = next(self._eager.module.parameters()).device
         return [StatePool(layer, device) for layer in self._layers]
 
-    def with_own_states(self) -> "RecurrentForward":
-        """Return the same forward pass with states of its own."""
+    def with_own_states(self, num_slots: int) -> "RecurrentForward":
+        """See `ForwardPass`."""
         other = copy.copy(self)
         other._pools = self._new_pools()
+        other._reserve(num_slots)
         return other
 
-    def reserve(self, num_slots: int) -> None:
-        """Have at least so many slots for states."""
+    def _reserve(self, num_slots: int) -> None:
         for pool in self._pools:
             pool.reserve(num_slots)
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         states = batch.states
         assert states is not None, "a plan for this model has states"
-        self.reserve(states.num_slots)
+        self._reserve(states.num_slots)
         if states.copies:
             for pool in self._pools:
                 pool.copy(states.copies)

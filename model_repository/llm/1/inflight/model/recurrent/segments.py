@@ -51,7 +51,7 @@ class Segment:
             prompt = [output] if output > self.first else []
             return self.cut([*prompt, *range(output + 1, self.end + 1)])
         changes = (row for row in range(1, len(self.slots)) if self.num_prompt[row] != self.num_prompt[row - 1])
-        return [self._rows(slice(*rows)) for rows in pairwise([0, *changes, len(self.slots)])]
+        return [self.rows(slice(*rows)) for rows in pairwise([0, *changes, len(self.slots)])]
 
     def cut(self, ends: Sequence[int]) -> "list[Segment]":
         """Cut the tokens of one sequence at the ends of parts, the last of which is the end of the segment."""
@@ -68,7 +68,7 @@ class Segment:
             for first, end in pairwise([self.first, *ends])
         ]
 
-    def _rows(self, rows: slice) -> "Segment":
+    def rows(self, rows: slice) -> "Segment":
         """Return the segment of some of many sequences."""
         slots = self.slots[rows]
         return replace(
@@ -89,6 +89,8 @@ class BatchStates:
     """See `StatePlan`."""
     segments: Sequence[Segment]
     """They have all tokens of the batch, in order."""
+    freed: Sequence[int] = ()
+    """See `StatePlan`."""
 
     @property
     def num_slots(self) -> int:
@@ -100,7 +102,7 @@ class BatchStates:
     def of(cls, plan: StatePlan, arrays: BatchArrays) -> "BatchStates":
         """`arrays` is the batch of the step."""
         starts, ends = arrays.query_starts.tolist(), arrays.context_lens.tolist()
-        return cls(plan.copies, _segments(plan, arrays.order.tolist(), starts, ends))
+        return cls(plan.copies, _segments(plan, arrays.order.tolist(), starts, ends), plan.freed)
 
 
 def _runs(slots: Sequence[int], offset: int) -> list[tuple[int, int]]:

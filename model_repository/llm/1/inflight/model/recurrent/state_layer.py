@@ -46,6 +46,8 @@ class StateLayer:
     num_states: int
     """How many convolutions with a state the layer has, over all its modules."""
     states: tuple[StateShape, ...]
+    bytes_per_token: int = 0
+    """Further bytes for each token of a sequence."""
     time_step_limit: TimeStepLimit | None = None
     """Bounds that hold in prompts alone. Then output is computed in single tokens, and prompts cannot reuse it."""
     is_sequential: bool = False
@@ -128,7 +130,9 @@ class _Recorder(DynamicCache):
 
     def layers_found(self) -> tuple[StateLayer, ...]:
         return tuple(
-            StateLayer(module, index, argument, self._num_states(index), tuple(states), time_step_limit(module))
+            StateLayer(
+                module, index, argument, self._num_states(index), tuple(states), time_step_limit=time_step_limit(module)
+            )
             for (module, index), (argument, states) in self._found.items()
         )
 
