@@ -1,9 +1,11 @@
 """Answers of a model: chunks of a stream, or the whole completion."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
 from inflight_client.schema import AnswerSchema
 
@@ -143,7 +145,7 @@ class Completion:
     timings: Timings
     prompt: PromptTokens | None = None
     """Present if `return_prompt` or `prompt_logprobs` asked for it."""
-    prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
+    prompt_logprobs: Sequence[TokenLogprobs | None] = ()
     """One element per token of the prompt, if `prompt_logprobs` asked for them; None for the first token."""
     perf: tuple[PerfMetrics, ...] = ()
     """One element per answer, if `return_perf_metrics` asked for them."""
@@ -221,19 +223,59 @@ def parse_prompt(written: str) -> PromptTokens:
     return PromptTokens(prompt.get("text", ""), tuple(prompt["token_ids"]), tuple(prompt.get("tokens", ())))
 
 
-def parse_prompt_logprobs(written: str, token_ids: Sequence[int]) -> tuple[TokenLogprobs | None, ...]:
-    """Read the log-probabilities of the prompt `token_ids`: like those of a sample, but null for the first token."""
-    return tuple(
-        None if ranked is None else _token_logprobs(ranked, token)
-        for ranked, token in zip(json.loads(written), token_ids, strict=False)
-    )
+_DECODER = json.JSONDecoder()
+_BETWEEN_ELEMENTS = re.compile(r"[\s,]*")
 
 
-def _token_logprobs(ranked: dict[str, dict[str, object]], chosen: int) -> TokenLogprobs:
-    def token(key: str) -> Token:
-        entry = ranked[key]
-        return Token(int(key), str(entry["decoded_token"]), float(str(entry["logprob"])), int(str(entry["rank"])))
+@dataclass(frozen=True)
+class PromptLogprobs(Sequence[TokenLogprobs | None]):
+    """The log-probabilities of a prompt: like those of a sample, but None for the first token.
 
+    As objects, those of a long prompt take several times the memory of their JSON. So this keeps the JSON, and reads it
+    while somebody iterates; all of it only where an element is asked for by its index.
+    """
+
+    written: str
+    """A JSON list."""
+    token_ids: tuple[int, ...]
+    """Those of the prompt."""
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def __iter__(self) -> Iterator[TokenLogprobs | None]:
+        for ranked, token in zip(_elements(self.written), self.token_ids, strict=False):
+            yield None if ranked is None else _token_logprobs(ranked, token)
+
+    @overload
+    def __getitem__(self, index: int) -> TokenLogprobs | None: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[TokenLogprobs | None, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> TokenLogprobs | tuple[TokenLogprobs | None, ...] | None:
+        return self._all[index]
+
+    @cached_property
+    def _all(self) -> tuple[TokenLogprobs | None, ...]:
+        return tuple(self)
+
+
+def _elements(written: str) -> Iterator[Any]:
+    """Read the elements of a JSON list one after the other."""
+    at = 1
+    while written[at] != "]":
+        element, end = _DECODER.raw_decode(written, at)
+        yield element
+        between = _BETWEEN_ELEMENTS.match(written, end)
+        assert between is not None  # It may be empty.
+        at = between.end()
+
+
+def _token_logprobs(ranked: dict[str, dict[str, Any]], chosen: int) -> TokenLogprobs:
     # The object holds the likeliest tokens, and the chosen token in any case.
-    tokens = sorted(map(token, ranked), key=lambda one: one.rank)
-    return TokenLogprobs(token(str(chosen)), tuple(tokens))
+    tokens = {
+        int(key): Token(int(key), entry["decoded_token"], float(entry["logprob"]), entry["rank"])
+        for key, entry in ranked.items()
+    }
+    return TokenLogprobs(tokens[chosen], tuple(sorted(tokens.values(), key=lambda one: one.rank)))

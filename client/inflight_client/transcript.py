@@ -13,14 +13,13 @@ from inflight_client.response import (
     Completion,
     Embedding,
     PerfMetrics,
+    PromptLogprobs,
     PromptTokens,
     Reply,
     Timings,
-    TokenLogprobs,
     Usage,
     parse_logprobs,
     parse_prompt,
-    parse_prompt_logprobs,
 )
 from inflight_client.schema import AnswerSchema
 
@@ -39,7 +38,7 @@ class Transcript:
         self._usage = Usage(0, 0)
         self.prompt: PromptTokens | None = None
         """The prompt as the model read it, once a response has brought it."""
-        self._prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
+        self._prompt_logprobs: PromptLogprobs | tuple[()] = ()
         self._embedding: tuple[float, ...] = ()
         self._perf: tuple[PerfMetrics, ...] = ()
 
@@ -74,7 +73,7 @@ class Transcript:
         if reply.prompt:
             self.prompt = parse_prompt(reply.prompt)
             if reply.prompt_logprobs:
-                self._prompt_logprobs = parse_prompt_logprobs(reply.prompt_logprobs, self.prompt.token_ids)
+                self._prompt_logprobs = PromptLogprobs(reply.prompt_logprobs, self.prompt.token_ids)
         if reply.embedding:
             self._embedding = tuple(reply.embedding)
         self._perf = tuple(reply.perf)

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from inflight_client import Choice, Chunk, Sampling
 from inflight_gateway import sse
@@ -16,6 +16,7 @@ from inflight_gateway.chat_answer import TOOL_CALLS, Deltas, message_of
 from inflight_gateway.chat_plan import ChatAsk, ChatPlan, plan_chat
 from inflight_gateway.chat_request import ChatRequest
 from inflight_gateway.field_names import naming_fields
+from inflight_gateway.json_pieces import json_response
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import chat_logprobs, prompt_logprobs
@@ -72,14 +73,13 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
             return await begin(_events(body, service, plan, asked, head), service.metrics)
         answer = await service.client.generate(**plan.arguments(asked))
     service.answered(answer.usage, [choice.finish_reason for choice in answer.choices])
-    choices = [_choice(index, choice, body, plan) for index, choice in enumerate(answer.choices)]
+    choices = (_choice(index, choice, body, plan) for index, choice in enumerate(answer.choices))
     if body.return_token_ids and answer.prompt is not None:
         head["prompt_token_ids"] = answer.prompt.token_ids
     if body.prompt_logprobs is not None:
         head["prompt_logprobs"] = prompt_logprobs(answer.prompt_logprobs)
-    return JSONResponse(
-        {**head, "choices": choices, "usage": usage_count(answer.usage, answer.perf if body.prediction else None)}
-    )
+    usage = usage_count(answer.usage, answer.perf if body.prediction else None)
+    return json_response({**head, "choices": choices, "usage": usage}, in_pieces=body.has_logprobs)
 
 
 async def _events(

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from inflight_client import Choice, Chunk, Prompt, Sampling
 from inflight_client import Completion as Whole
@@ -16,6 +16,7 @@ from inflight_gateway import sse
 from inflight_gateway.answer_form import server_names
 from inflight_gateway.asked_form import asked_form
 from inflight_gateway.field_names import naming_fields
+from inflight_gateway.json_pieces import json_response
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.logprobs import completion_logprobs, echo_logprobs, length_of, prompt_logprobs
@@ -67,8 +68,9 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     choices = [(prompt, answer, c) for prompt, answer in zip(prompts, answers, strict=True) for c in answer.choices]
     usage = total([answer.usage for answer in answers])
     service.answered(usage, [choice.finish_reason for _, _, choice in choices])
-    whole = [_whole(index, prompt, answer, choice, body) for index, (prompt, answer, choice) in enumerate(choices)]
-    return JSONResponse({**head, "choices": whole, "usage": usage_count(usage)})
+    whole = (_whole(index, prompt, answer, choice, body) for index, (prompt, answer, choice) in enumerate(choices))
+    document = {**head, "choices": whole, "usage": usage_count(usage)}
+    return json_response(document, in_pieces=body.has_logprobs)
 
 
 async def _prompts(body: CompletionRequest, service: Service) -> list[Prompt]:
@@ -118,9 +120,10 @@ def _for_echo(body: CompletionRequest) -> Sampling:
     return asked
 
 
-def _whole(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: CompletionRequest) -> CompletionChoice:
+def _whole(index: int, prompt: Prompt, whole: Whole, answer: Choice, body: CompletionRequest) -> dict[str, Any]:
     """Return a whole answer with all that was asked for."""
-    choice = _echo(index, prompt, whole, answer, body) if body.echo else _choice(index, answer, body, 0)
+    shown = _echo(index, prompt, whole, answer, body) if body.echo else _choice(index, answer, body, 0)
+    choice: dict[str, Any] = {**shown}
     if body.return_token_ids and whole.prompt is not None:
         choice["token_ids"], choice["prompt_token_ids"] = list(answer.token_ids), list(whole.prompt.token_ids)
     if body.prompt_logprobs is not None:

@@ -1,6 +1,6 @@
 """Converts the server's log-probabilities into OpenAI's two formats."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from inflight_client import PromptTokens, Token, TokenLogprobs
 from inflight_gateway.responses import ChatLogprobs, ChosenToken, CompletionLogprobs, LikelyToken, PromptLogprob
@@ -70,12 +70,10 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], count: int, *, by_ids: bool 
     return {"content": [_chosen(entry, count, by_ids) for entry in entries]}
 
 
-def prompt_logprobs(entries: Sequence[TokenLogprobs | None]) -> list[dict[str, PromptLogprob] | None]:
-    """Return the log-probabilities of a prompt in vLLM's format: tokens by their ids, that of the prompt first."""
-    return [
-        None if entry is None else {str(token.id): _ranked(token) for token in (entry.chosen, *entry.likeliest)}
-        for entry in entries
-    ]
+def prompt_logprobs(entries: Sequence[TokenLogprobs | None]) -> Iterator[dict[str, PromptLogprob] | None]:
+    """Yield the log-probabilities of a prompt in vLLM's format: tokens by their ids, that of the prompt first."""
+    for entry in entries:
+        yield None if entry is None else {str(token.id): _ranked(token) for token in (entry.chosen, *entry.likeliest)}
 
 
 def response_logprobs(entries: Sequence[TokenLogprobs], count: int) -> list[ChosenToken]:

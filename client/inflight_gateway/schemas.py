@@ -209,8 +209,13 @@ class Generation(Authored, GuidedFields, Sampled):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the answer has log-probabilities."""
+        """Whether the answer has log-probabilities of its tokens."""
         return False
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the answer has any log-probabilities: there can be many."""
+        return self.wants_logprobs or self.prompt_logprobs is not None
 
     @property
     def wants_running_usage(self) -> bool:
