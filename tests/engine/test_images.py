@@ -3,6 +3,9 @@
 import io
 import json
 import shutil
+import struct
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +90,42 @@ def test_an_image_is_bounded_before_it_is_decoded(engine: Engine, monkeypatch: p
     monkeypatch.setattr(image_reader, "MAX_PIXELS", 70 * 50 - 1)
     with pytest.raises(InvalidRequest, match=r"images\[0\] has 3500 pixels; it must have at most 3499"):
         engine.submit(prompt(0), GREEDY)
+
+
+@pytest.mark.parametrize(("width", "height"), [(201, 1), (1, 201)])
+def test_a_line_is_not_enlarged(engine: Engine, width: int, height: int) -> None:
+    says = rf"images\[0\] is {width} x {height}; a side must be at most 200 times the other"
+    with pytest.raises(InvalidRequest, match=says):
+        engine.submit(ImagePrompt(TEXT, [picture(0, width, height)]), GREEDY)
+
+
+@pytest.mark.parametrize(("more", "is_read"), [(58, True), (59, False)])
+def test_scans_are_bounded(engine: Engine, more: int, is_read: bool) -> None:
+    file = io.BytesIO()
+    Image.new("L", (70, 50), 100).save(file, "JPEG", progressive=True)
+    image = file.getvalue()
+    assert image.count(b"\xff\xda") == 6
+    last = image[image.rindex(b"\xff\xda") : -2]
+    # The data behind the end is none of the image's, as in photos with a short video.
+    image = image[:-2] + last * more + image[-2:] + last * 100
+    if is_read:
+        assert tokens(engine, [ImagePrompt(TEXT, [image])]) == tokens(engine, [ImagePrompt(TEXT, [file.getvalue()])])
+    else:
+        with pytest.raises(InvalidRequest, match=r"images\[0\] is a JPEG of more than 64 scans"):
+            engine.submit(ImagePrompt(TEXT, [image]), GREEDY)
+
+
+def test_wrong_exif_data_is_not_in_the_log() -> None:
+    entry = struct.pack("<HHII", 270, 2, 60_000, 8)  # A text that would end behind the file.
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 100) + b"".join(entry for _ in range(100)) + bytes(4)
+    file = io.BytesIO()
+    Image.new("RGB", (70, 50)).save(file, "JPEG", exif=exif)
+    code = (
+        "import sys; from inflight.model.images import image_reader; image_reader._decoded(0, sys.stdin.buffer.read())"
+    )
+    read = subprocess.run([sys.executable, "-c", code], input=file.getvalue(), capture_output=True, check=True)
+    assert b"EXIF" not in read.stderr
+    assert b"Tag data" not in read.stderr
 
 
 def test_other_settings_of_the_processor_make_blocks_on_disk_useless(folder: Path, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 import inspect
 import io
+import re
 import threading
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -25,6 +27,13 @@ MAX_IMAGES = 64
 """In one prompt."""
 MAX_PIXELS = 2**25
 """Of one image, before the processor scales it."""
+MAX_RATIO = 200
+"""Of its longer side to the shorter one. Some processors enlarge an image until its shorter side has so many pixels: a
+line of 65,535 pixels would take 20 GB. Qwen's processor has the same bound."""
+MAX_SCANS = 64
+"""Of one JPEG. Each goes over the whole image and may have 50 bytes: a file of 20 MB could take hours. Most have 10."""
+_JPEG_BEGIN, _JPEG_END, _SCAN = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
+_JPEG_SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
 _TO_UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -35,6 +44,10 @@ _TO_UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 """By the orientation in a photo's EXIF data."""
+
+# Pillow warns of each wrong value in the EXIF data of an image. Python would print all texts that are new, and keep
+# them, and clients could send any number.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +176,11 @@ def _decoded(index: int, image: bytes) -> Image.Image:
         picture = Image.open(io.BytesIO(image), formats=FORMATS)
         if (pixels := picture.width * picture.height) > MAX_PIXELS:
             raise InvalidRequest(f"images[{index}] has {pixels} pixels; it must have at most {MAX_PIXELS}")
+        if max(picture.size) > MAX_RATIO * min(picture.size):
+            size = f"{picture.width} x {picture.height}"
+            raise InvalidRequest(f"images[{index}] is {size}; a side must be at most {MAX_RATIO} times the other")
+        if _num_scans(image) > MAX_SCANS:
+            raise InvalidRequest(f"images[{index}] is a JPEG of more than {MAX_SCANS} scans")
         return _upright(picture).convert("RGB")
     except InvalidRequest:
         raise
@@ -170,6 +188,18 @@ def _decoded(index: int, image: bytes) -> Image.Image:
         raise InvalidRequest(f"images[{index}] is no file in one of the formats {', '.join(FORMATS)}") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise InvalidRequest(f"images[{index}] cannot be decoded: {error}") from error
+
+
+def _num_scans(image: bytes) -> int:
+    """Return how many scans a JPEG has, 0 if the file is none. Those beyond `MAX_SCANS` are not counted."""
+    count, at = 0, len(_JPEG_BEGIN)
+    if not image.startswith(_JPEG_BEGIN):
+        return count
+    # In what is compressed, a zero follows each 0xff. So it holds no segments.
+    while count <= MAX_SCANS and (found := _JPEG_SEGMENT.search(image, at)) and found[0] != _JPEG_END:
+        at = found.end() + int.from_bytes(image[found.end() : found.end() + 2], "big")
+        count += found[0] == _SCAN
+    return count
 
 
 def _upright(picture: Image.Image) -> Image.Image:
