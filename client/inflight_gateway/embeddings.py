@@ -4,11 +4,12 @@ import array
 import base64
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from inflight_client import Embedding, Queueing, Usage
 from inflight_gateway.embedding_request import EmbeddingRequest
 from inflight_gateway.field_names import naming_fields
+from inflight_gateway.json_pieces import json_response
 from inflight_gateway.json_route import JsonRoute
 from inflight_gateway.limits import take_samples
 from inflight_gateway.responses import EmbeddingItem, EmbeddingList
@@ -49,14 +50,13 @@ async def create_embeddings(body: EmbeddingRequest, service: TheService, request
     tokens = sum(embedding.usage.prompt_tokens for embedding in embeddings)
     service.metrics.count_prompt_tokens(tokens)
     note_answer(Usage(tokens, 0))
-    return JSONResponse(
-        {
-            "object": "list",
-            "data": [_item(index, embedding, body) for index, embedding in enumerate(embeddings)],
-            "model": name,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
-    )
+    document = {
+        "object": "list",
+        "data": (_item(index, embedding, body) for index, embedding in enumerate(embeddings)),
+        "model": name,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    return json_response(document, in_pieces=len(embeddings) > AT_ONCE)
 
 
 def _item(index: int, embedding: Embedding, body: EmbeddingRequest) -> EmbeddingItem:

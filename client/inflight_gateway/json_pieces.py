@@ -1,4 +1,4 @@
-"""Answers that are written piece by piece, such as those with the log-probabilities of long prompts.
+"""Answers that are written piece by piece, such as log-probabilities of long prompts, or many embeddings.
 
 As Python's objects, such an answer takes several times the memory of its JSON, and to write it at once would hold up
 all other clients. So a part of it is made when it is written, and that is when the client has read what is before it.

@@ -1,5 +1,6 @@
 """POST /classify, /v1/score and /v1/rerank: the probabilities of classes, or how similar embeddings are."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import Sequence
@@ -117,7 +118,12 @@ async def _similarities(
     found = await service.client.embed_many(texts, concurrency=concurrency, **options)
     _count(found, service)
     vectors = dict(zip(texts, (each.values for each in found), strict=True))
-    return [sum(map(mul, vectors[query], vectors[document])) for query, document in pairs], found
+
+    def cosines() -> list[float]:
+        return [sum(map(mul, vectors[query], vectors[document])) for query, document in pairs]
+
+    # In a thread: there can be millions of numbers.
+    return await asyncio.to_thread(cosines), found
 
 
 async def _classified(

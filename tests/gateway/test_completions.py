@@ -29,6 +29,27 @@ def test_answer_of_one_prompt(client: OpenAI) -> None:
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (3, 3, 6)
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("completions", {"prompt": "one two"}), ("chat/completions", {"messages": [{"role": "user", "content": "one"}]})],
+)
+@pytest.mark.parametrize("logprobs", [{}, {"prompt_logprobs": 2}, {"logprobs": 1}])
+def test_answers_with_logprobs_are_written_in_pieces(
+    gateway: GatewayProcess, path: str, asked: dict[str, Any], logprobs: dict[str, Any]
+) -> None:
+    # Others are served between the pieces.
+    if path.startswith("chat") and "logprobs" in logprobs:
+        logprobs = {"logprobs": True}
+    response = httpx.post(f"{gateway.url}/v1/{path}", json={**asked, "model": "llm", **logprobs})
+    answer = response.json()
+    assert ("content-length" in response.headers) == (not logprobs)
+    assert response.headers["content-type"] == "application/json"
+    assert response.text == json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    scored = answer if path.startswith("chat") else answer["choices"][0]
+    assert ("prompt_logprobs" in scored) == ("prompt_logprobs" in logprobs)
+
+
 def test_max_tokens_ends_with_length(client: OpenAI) -> None:
     (choice,) = client.completions.create(model="llm", prompt="one two three", max_tokens=2).choices
     assert (choice.text, choice.finish_reason) == ("one two ", "length")

@@ -51,6 +51,14 @@ def test_as_many_inputs_as_openai_takes(client: OpenAI) -> None:
     assert [item.index for item in answer.data] == list(range(2048))
 
 
+@pytest.mark.parametrize(("count", "in_pieces"), [(32, False), (33, True)])
+def test_many_are_written_in_pieces(gateway: GatewayProcess, count: int, in_pieces: bool) -> None:
+    # Others are served between the pieces.
+    response = httpx.post(f"{gateway.url}/v1/embeddings", json={"model": "llm", "input": ["one"] * count})
+    assert ("content-length" not in response.headers) == in_pieces
+    assert [item["index"] for item in response.json()["data"]] == list(range(count))
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
