@@ -85,20 +85,30 @@ class Asking(ABC):
         continue_final_message: bool | None = None,
         add_special_tokens: bool = True,
         return_token_strs: bool = False,
+        tenant: str | None = None,
     ) -> Tokenization:
         """Return the tokens of a prompt or of a chat, as `generate` would send them to the model.
+
+        Tenants take turns where the server tokenizes.
 
         >>> client.tokenize("A, B, C,").token_ids
         (49, 28, 389, 28, 340, 28)
         """
         chat = questions.chat_fields(tools, chat_template_kwargs, add_generation_prompt, continue_final_message)
-        flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
-        question = questions.tokens(self._model, prompt, messages, chat, **flags)
+        question = questions.tokens(
+            self._model,
+            prompt,
+            messages,
+            chat,
+            add_special_tokens=add_special_tokens,
+            return_token_strs=return_token_strs,
+            tenant=tenant,
+        )
         return self._ask(question, self._timeouts.first_token)
 
-    def detokenize(self, token_ids: Sequence[int]) -> str:
+    def detokenize(self, token_ids: Sequence[int], *, tenant: str | None = None) -> str:
         """Return the text of some tokens, special tokens included."""
-        return self._ask(questions.text_of(self._model, token_ids), self._timeouts.first_token)
+        return self._ask(questions.text_of(self._model, token_ids, tenant), self._timeouts.first_token)
 
 
 class AsyncAsking(ABC):
@@ -151,13 +161,21 @@ class AsyncAsking(ABC):
         continue_final_message: bool | None = None,
         add_special_tokens: bool = True,
         return_token_strs: bool = False,
+        tenant: str | None = None,
     ) -> Tokenization:
         """Return the tokens of a prompt or of a chat, as `generate` would send them to the model."""
         chat = questions.chat_fields(tools, chat_template_kwargs, add_generation_prompt, continue_final_message)
-        flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
-        question = questions.tokens(self._model, prompt, messages, chat, **flags)
+        question = questions.tokens(
+            self._model,
+            prompt,
+            messages,
+            chat,
+            add_special_tokens=add_special_tokens,
+            return_token_strs=return_token_strs,
+            tenant=tenant,
+        )
         return await self._ask(question, self._timeouts.first_token)
 
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
+    async def detokenize(self, token_ids: Sequence[int], *, tenant: str | None = None) -> str:
         """Return the text of some tokens, special tokens included."""
-        return await self._ask(questions.text_of(self._model, token_ids), self._timeouts.first_token)
+        return await self._ask(questions.text_of(self._model, token_ids, tenant), self._timeouts.first_token)

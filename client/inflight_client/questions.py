@@ -164,10 +164,11 @@ def tokens(
     *,
     add_special_tokens: bool,
     return_token_strs: bool,
+    tenant: str | None,
 ) -> Question[Tokenization]:
     """Ask for the tokens of a prompt. Raises what `make_request` raises."""
-    flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs}
-    request = _request(model, "tokenize", prompt, messages, chat, **flags)
+    flags = {"add_special_tokens": add_special_tokens, "return_token_strs": return_token_strs} | _of(tenant)
+    request = _request(model, "tokenize", prompt, messages, chat, flags)
 
     def read(answer: dict[str, Any]) -> Tokenization:
         strs = tuple(answer["token_strs"]) if return_token_strs else None
@@ -176,9 +177,13 @@ def tokens(
     return Question(request, read)
 
 
-def text_of(model: str, token_ids: Sequence[int]) -> Question[str]:
+def text_of(model: str, token_ids: Sequence[int], tenant: str | None) -> Question[str]:
     """Ask for the text of some tokens."""
-    return Question(_request(model, "detokenize", token_ids), lambda answer: str(answer["text"]))
+    return Question(_request(model, "detokenize", token_ids, flags=_of(tenant)), lambda answer: str(answer["text"]))
+
+
+def _of(tenant: str | None) -> dict[str, bool | str]:
+    return {} if tenant is None else {"tenant": tenant}
 
 
 def _request(
@@ -187,7 +192,7 @@ def _request(
     prompt: Prompt | None = "",
     messages: Sequence[Message] | None = None,
     sampling: Sampling | None = None,
-    **flags: bool,
+    flags: Mapping[str, bool | str] | None = None,
 ) -> Request:
     request = make_request(model, prompt, messages, sampling or {}, stream=False)
-    return replace(request, flags={question: True, **flags})
+    return replace(request, flags={question: True, **(flags or {})})

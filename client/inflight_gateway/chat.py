@@ -54,11 +54,19 @@ async def create_chat_completion(body: ChatRequest, service: TheService, request
     asked["max_tokens"] = body.max_completion_tokens or body.max_tokens or ALL_TOKENS
     if body.logprobs:
         asked["logprobs"] = body.top_logprobs or 0
-    asked |= await draft_of(body.prediction, service)
+    asked |= await draft_of(body.prediction, service, asked.get("tenant"))
     formats = await service.model.formats()
     variables = (body.chat_template_kwargs or {}) | effort_variables(body.reasoning_effort, "reasoning_effort", formats)
     messages, images = sent_messages(body.messages), images_of(body.messages)
-    ask = ChatAsk(messages, asked_form(body), tool_use(body), variables, body.chat_end, images)
+    ask = ChatAsk(
+        messages,
+        asked_form(body),
+        tool_use(body),
+        variables,
+        body.chat_end,
+        images,
+        tenant=asked.get("tenant"),
+    )
     with naming_fields(_FIELDS):
         plan = await plan_chat(service.client, formats, ask)
     head: dict[str, Any] = {

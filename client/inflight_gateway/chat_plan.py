@@ -38,6 +38,8 @@ class ChatAsk:
     """The field of the client with which the answer continues the last message."""
     thoughts_as: str = "reasoning_content"
     """Where the client's API has the thoughts of earlier messages."""
+    tenant: str | None = None
+    """Who takes turns with others where the server tokenizes."""
 
     @property
     def continues(self) -> bool:
@@ -132,7 +134,7 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
     opened = closed = False
     if thinking is not None:
         # Whether the template begins a thought depends on the chat. The tokens are sent then: they are known anyway.
-        tokens = await client.tokenize(**request)
+        tokens = await client.tokenize(**request, tenant=ask.tenant)
         if ask.ends_with_header:
             opened = thinking.is_open(tokens.end)
             closed = thinking.is_closed(tokens.end)

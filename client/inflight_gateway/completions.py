@@ -42,8 +42,8 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     adapter = await service.adapter(name)
     note_request("text_completion", name, stream=bool(body.stream))
     take_samples(request.scope, len(body.prompts) * body.num_sequences)
-    prompts = await _prompts(body, service)
     asked = sampling(body, request.scope, adapter)
+    prompts = await _prompts(body, service, asked.get("tenant"))
     asked["max_tokens"] = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     form = asked_form(body)
     if form is not None:
@@ -73,13 +73,13 @@ async def create_completion(body: CompletionRequest, service: TheService, reques
     return json_response(document, in_pieces=body.has_logprobs)
 
 
-async def _prompts(body: CompletionRequest, service: Service) -> list[Prompt]:
+async def _prompts(body: CompletionRequest, service: Service, tenant: str | None) -> list[Prompt]:
     """Return the prompts. Texts become tokens here if the tokenizer must add none of its own."""
     if body.add_special_tokens is not False:
         return body.prompts
     with naming_fields({"text_input": "prompt"}):
         return [
-            (await service.client.tokenize(prompt, add_special_tokens=False)).token_ids
+            (await service.client.tokenize(prompt, add_special_tokens=False, tenant=tenant)).token_ids
             if isinstance(prompt, str)
             else prompt
             for prompt in body.prompts

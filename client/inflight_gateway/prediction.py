@@ -6,7 +6,7 @@ from inflight_gateway.field_names import naming_fields
 from inflight_gateway.service import Service
 
 
-async def draft_of(prediction: Prediction | None, service: Service) -> Sampling:
+async def draft_of(prediction: Prediction | None, service: Service, tenant: str | None) -> Sampling:
     """Return what the server is asked because of a prediction: nothing, if there is none or the model takes no drafts.
 
     Raises:
@@ -19,5 +19,5 @@ async def draft_of(prediction: Prediction | None, service: Service) -> Sampling:
     if not most:
         return {}
     with naming_fields({"text_input": "prediction", "prompt": "prediction"}):
-        tokens = await service.client.tokenize(prediction.text, add_special_tokens=False)
+        tokens = await service.client.tokenize(prediction.text, add_special_tokens=False, tenant=tenant)
     return {"draft_input_ids": tokens.token_ids[:most], "return_perf_metrics": True}

@@ -89,13 +89,18 @@ def queueing(body: Authored, scope: Scope, adapter: str | None) -> Queueing:
     its span are among what is returned.
     """
     key: ApiKey | None = scope.get(KEY)
-    tenant = (body.user or None) if key is None else key.tenant_name
     highest = None if key is None else key.priority
     # 1 is the highest priority, so the larger number is the lower one.
     priority = max((level for level in (highest, body.priority) if level is not None), default=None)
     own_class = body.request_class or Headers(scope=scope).get("x-request-class")
     request_class = own_class if key is None else key.request_class or own_class
-    parameters = {"tenant": tenant, "priority": priority, "request_class": request_class}
+    parameters = {"tenant": tenant_of(scope, body.user), "priority": priority, "request_class": request_class}
     parameters |= {"cache_salt": body.cache_salt, "lora_name": adapter, "client_request_id": scope.get(REQUEST_ID)}
     parameters |= context_for_model(scope)
     return cast(Queueing, {name: value for name, value in parameters.items() if value is not None})
+
+
+def tenant_of(scope: Scope, user: str | None = None) -> str | None:
+    """Return the tenant of a request: that of the API key, or without keys the user that the request names."""
+    key: ApiKey | None = scope.get(KEY)
+    return (user or None) if key is None else key.tenant_name

@@ -65,6 +65,24 @@ def test_key_decides_tenant_and_highest_priority(
     assert tenant_and_priority(guarded, key, **asked) == expected
 
 
+@pytest.mark.parametrize(("key", "tenant"), [("secret-a", "a"), ("secret-b", "team-b")])
+def test_tenants_take_turns_where_texts_are_tokenized(guarded: GatewayProcess, key: str, tenant: str) -> None:
+    def post(path: str, **body: Any) -> Any:
+        headers = {"authorization": f"Bearer {key}"}
+        response = httpx.post(guarded.url + path, headers=headers, json={"model": "llm", **body})
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    messages = [{"role": "user", "content": "!tenant"}]
+    assert "".join(post("/tokenize", prompt="!tenant", return_token_strs=True)["token_strs"]) == tenant
+    assert "".join(post("/tokenize", messages=messages, return_token_strs=True)["token_strs"]) == tenant
+    assert post("/detokenize", tokens=[2**20 + ord(character) for character in "!tenant"])["prompt"] == tenant
+    assert post("/v1/messages/count_tokens", messages=messages)["input_tokens"] == len(tenant)
+    assert post("/v1/responses/input_tokens", input="!tenant")["input_tokens"] == len(tenant)
+    (choice,) = post("/v1/completions", prompt="!tenant", add_special_tokens=False)["choices"]
+    assert choice["text"].strip() == tenant
+
+
 @pytest.mark.parametrize("key", ["wrong", "secret-A", digest("secret-a"), "k\u00e9y"])
 def test_wrong_key(guarded: GatewayProcess, key: str) -> None:
     headers = {"authorization": f"Bearer {key}".encode()}

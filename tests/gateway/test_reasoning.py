@@ -45,6 +45,14 @@ def test_thoughts_and_answers(client: OpenAI, text: str, fields: Any, expected: 
     assert (thought, "".join(delta.content or "" for delta in deltas)) == (expected[0] or "", expected[1])
 
 
+def test_the_tenant_of_a_chat_takes_turns_where_it_is_tokenized(client: OpenAI) -> None:
+    answer = client.chat.completions.create(model="llm", messages=user("!tenant"), user="ann")
+    assert answer.choices[0].message.content == "ann "
+    assert client.responses.create(model="llm", input="!tenant", user="bob").output_text == "bob "
+    asked = {"model": "llm", "messages": user("!tenant"), "max_tokens": 9, "metadata": {"user_id": "eve"}}
+    assert client.post("/messages", body=asked, cast_to=dict[str, Any])["content"][0]["text"] == "eve "
+
+
 def test_a_thought_also_has_the_name_that_vllm_gives_it(client: OpenAI) -> None:
     """Some clients read only one of the names. They may send back both."""
     asked: Any = {"model": "llm", "messages": user("<think> So. </think> Ulm.")}

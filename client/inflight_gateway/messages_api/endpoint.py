@@ -36,7 +36,7 @@ from inflight_gateway.messages_api.request import (
     ToolItem,
 )
 from inflight_gateway.messages_api.thinking import effort_variables, thinking_variables
-from inflight_gateway.sampling import queueing, temperature
+from inflight_gateway.sampling import queueing, temperature, tenant_of
 from inflight_gateway.schemas import ALL_TOKENS
 from inflight_gateway.service import Service, TheService
 from inflight_gateway.shown_chat import shown_chat
@@ -68,7 +68,7 @@ async def create_message(body: MessagesRequest, service: TheService, request: Re
     take_samples(request.scope, 1)
     asked = _sampling(body, request, adapter)
     with naming_length(), naming_fields(_FIELDS):
-        plan = await plan_chat(service.client, *await _ask(body, service))
+        plan = await plan_chat(service.client, *await _ask(body, service, asked.get("tenant")))
     with naming_length(), naming_fields({**_FIELDS, **plan.names}):
         if body.stream:
             return await begin(_events(body, service, plan, asked), service.metrics, _error_event)
@@ -89,15 +89,15 @@ async def create_message(body: MessagesRequest, service: TheService, request: Re
 
 
 @router.post("/v1/messages/count_tokens")
-async def count_tokens(body: CountTokensRequest, service: TheService) -> TokenCount:
+async def count_tokens(body: CountTokensRequest, service: TheService, request: Request) -> TokenCount:
     """Count the tokens of a conversation as the model would get it."""
     await service.adapter(body.model)
-    formats, ask = await _ask(body, service)
+    formats, ask = await _ask(body, service, tenant_of(request.scope, body.user))
     if ask.images:
         raise invalid("messages", "messages has images, whose tokens are not known before the model reads them")
     chat = shown_chat(ask.messages, ask.tools.tools if ask.tools is not None else (), ask.template_kwargs, formats)
     with naming_length(), naming_fields(_FIELDS):
-        found = await service.client.tokenize(**{**chat.arguments(), **ask.chat_end})
+        found = await service.client.tokenize(**{**chat.arguments(), **ask.chat_end}, tenant=ask.tenant)
     return {"input_tokens": len(found.token_ids)}
 
 
@@ -161,7 +161,7 @@ def _ending(
     return {"stop_reason": "tool_use" if content.has_calls else "end_turn", "stop_sequence": None}
 
 
-async def _ask(body: Conversation, service: Service) -> tuple[Formats, ChatAsk]:
+async def _ask(body: Conversation, service: Service, tenant: str | None) -> tuple[Formats, ChatAsk]:
     formats = await service.model.formats()
     variables = thinking_variables(body.thinking, formats) | effort_variables(body.output_config, formats)
     form = body.output_config.format if body.output_config is not None else None
@@ -174,6 +174,7 @@ async def _ask(body: Conversation, service: Service) -> tuple[Formats, ChatAsk]:
         images=images_of(body),
         continued_by="messages",
         thoughts_as="blocks of the type thinking",
+        tenant=tenant,
     )
 
 

@@ -26,7 +26,7 @@ from inflight_gateway.responses_api.function_name import FunctionName
 from inflight_gateway.responses_api.output import COMPLETED, IN_PROGRESS, INCOMPLETE, Event, Output
 from inflight_gateway.responses_api.request import ResponsesRequest
 from inflight_gateway.responses_api.tools import function_names, tool_use
-from inflight_gateway.sampling import queueing, sampled
+from inflight_gateway.sampling import queueing, sampled, tenant_of
 from inflight_gateway.schemas import ALL_TOKENS
 from inflight_gateway.service import Service, TheService
 from inflight_gateway.shown_chat import shown_chat
@@ -50,7 +50,7 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
     adapter = await service.adapter(name)
     note_request("chat", name, stream=bool(body.stream))
     take_samples(request.scope, 1)
-    formats, ask = await _ask(body, service)
+    formats, ask = await _ask(body, service, request)
     asked = _sampling(body, request, adapter)
     document, names = Document(body, name), function_names(body)
     with naming_fields(_FIELDS):
@@ -72,23 +72,30 @@ async def create_response(body: ResponsesRequest, service: TheService, request: 
 
 
 @router.post("/v1/responses/input_tokens")
-async def count_input_tokens(body: ResponsesRequest, service: TheService) -> InputTokens:
+async def count_input_tokens(body: ResponsesRequest, service: TheService, request: Request) -> InputTokens:
     """Count the tokens of a conversation as the model would get it."""
     await service.adapter(service.name_of(body.model))
-    formats, ask = await _ask(body, service)
+    formats, ask = await _ask(body, service, request)
     if ask.images:
         raise invalid("input", "input has images, whose tokens are not known before the model reads them")
     chat = shown_chat(ask.messages, ask.tools.tools if ask.tools is not None else (), ask.template_kwargs, formats)
     with naming_fields(_FIELDS):
-        found = await service.client.tokenize(**chat.arguments())
+        found = await service.client.tokenize(**chat.arguments(), tenant=ask.tenant)
     return {"object": "response.input_tokens", "input_tokens": len(found.token_ids)}
 
 
-async def _ask(body: ResponsesRequest, service: Service) -> tuple[Formats, ChatAsk]:
+async def _ask(body: ResponsesRequest, service: Service, request: Request) -> tuple[Formats, ChatAsk]:
     formats = await service.model.formats()
     effort = None if body.reasoning is None else body.reasoning.effort
     variables = (body.chat_template_kwargs or {}) | effort_variables(effort, "reasoning.effort", formats)
-    return formats, ChatAsk(messages_of(body), _form(body), tool_use(body), variables, images=images_of(body))
+    return formats, ChatAsk(
+        messages_of(body),
+        _form(body),
+        tool_use(body),
+        variables,
+        images=images_of(body),
+        tenant=tenant_of(request.scope, body.user),
+    )
 
 
 async def _encoded(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:

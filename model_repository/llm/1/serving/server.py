@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inflight import InvalidRequest
-from serving import shared_memory
+from serving import shared_memory, values
 from serving.aborter import Aborter
 from serving.adapter_reads import AdapterReads
 from serving.controls import Controls
@@ -173,7 +173,8 @@ class Server:
             if self._controls.answer(sender):
                 return
             if (question := self._questions.asked(sender.parameters)) is not None:
-                self._long_prompts.add("", functools.partial(self._answer_question, request, sender, question))
+                tenant = values.text("tenant", sender.parameters.get("tenant", ""))
+                self._long_prompts.add(tenant, functools.partial(self._answer_question, request, sender, question))
             else:
                 self._drain.check_new()
                 parsed = self._parsed(request)

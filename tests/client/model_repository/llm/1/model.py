@@ -13,6 +13,7 @@ A classification has two classes, with the number of words, and 1 if there is an
 document has one class, with the number of words that both have, and minus that without an activation.
 
 It also answers questions about itself. A token of `tokenize` is a character, and a prompt of such tokens is its text.
+For `tokenize` and `detokenize`, the prompt !tenant stands for the tenant that asks.
 With the template variable `open`, the prompt has begun a thought (true), or has ended it too (false).
 """
 
@@ -185,11 +186,14 @@ def answer_to_question(request: Any, parameters: dict[str, Any]) -> object | Non
     if "tokenize" in parameters:
         given = arrived(request)
         variables = json.loads(given.get("sampling_parameters", "{}")).get("chat_template_kwargs", {})
-        ids = [CHARACTERS + ord(character) for character in prompt(given)]
+        asker = parameters.get("tenant", "")
+        text = asker if prompt(given) == "!tenant" else prompt(given)
+        ids = [CHARACTERS + ord(character) for character in text]
         end = {True: "<think>\n", False: "<think></think>\n"}.get(variables.get("open"), "Answer:")
-        return {"token_ids": ids, "max_model_len": 8192, "end": end, "token_strs": list(prompt(given))}
+        return {"token_ids": ids, "max_model_len": 8192, "end": end, "token_strs": list(text)}
     if "detokenize" in parameters:
-        return {"text": prompt(arrived(request))}
+        text = prompt(arrived(request))
+        return {"text": parameters.get("tenant", "") if text == "!tenant" else text}
     return None
 
 
