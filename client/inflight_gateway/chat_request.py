@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from inflight_gateway.cache_hints import CacheBreakpoint, CacheControl
 from inflight_gateway.schemas import MAX_PARTS, Count, Generation, text_or_list
 from inflight_gateway.strict import Always, Never, Strict
 
@@ -32,6 +33,8 @@ class TextPart(Strict):
     reasoning_content: str | None = None
     reasoning: str | None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    cache_control: CacheControl | None = None
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class RefusalPart(Strict):
@@ -58,6 +61,8 @@ class ImagePart(Strict):
 
     type: Literal["image_url"]
     image_url: ImageUrl
+    cache_control: CacheControl | None = None
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 Content = Annotated[
@@ -126,6 +131,7 @@ class ChatMessage(Strict):
     provider_specific_fields: dict[str, Any] | None = Field(
         None, description="litellm adds it to messages that it sends back. Ignored."
     )
+    cache_control: CacheControl | None = None
 
     @field_validator("tool_calls")
     @classmethod
@@ -203,6 +209,7 @@ class FunctionTool(Strict):
 
     type: Literal["function"] = "function"
     function: FunctionDefinition
+    cache_control: CacheControl | None = None
 
 
 class FunctionReference(Strict):

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from inflight_client import Prompt
+from inflight_gateway.cache_hints import CacheOptions
 from inflight_gateway.guided_fields import GuidedFields
 from inflight_gateway.strict import Never, Strict, at_most
 
@@ -179,6 +180,7 @@ class Generation(Authored, GuidedFields, Sampled):
     service_tier: Literal["auto", "default"] | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    prompt_cache_options: CacheOptions | None = None
     safety_identifier: str | None = None
 
     @field_validator("stream_options")

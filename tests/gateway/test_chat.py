@@ -76,6 +76,18 @@ def test_roles_and_parts(client: OpenAI) -> None:
     ]
 
 
+def test_marks_of_what_to_cache_change_nothing(client: OpenAI) -> None:
+    # OpenAI has breakpoints. Clients of many providers, such as LiteLLM and Strands, send Anthropic's marks.
+    anthropic: Any = {"cache_control": {"type": "ephemeral"}}
+    breakpoint_: Any = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": "30m"}}
+    parts = [{"type": "text", "text": "!req", **anthropic}, {"type": "text", "text": "uest", **breakpoint_}]
+    tool = {"type": "function", "function": {"name": "add"}, **anthropic}
+    asked = [{"role": "system", "content": "be brief", **anthropic}, {"role": "user", "content": parts}]
+    options = {"mode": "explicit", "ttl": "30m"}
+    messages, _ = arrived(client, asked, tools=[tool], tool_choice="none", prompt_cache_options=options)
+    assert messages == [{"role": "system", "content": "be brief"}, {"role": "user", "content": "!request"}]
+
+
 def test_answer_can_be_sent_back(client: OpenAI) -> None:
     messages: list[Any] = [{"role": "user", "content": "one"}]
     messages.append(client.chat.completions.create(model="llm", messages=messages).choices[0].message)

@@ -357,6 +357,7 @@ def test_the_tool_runner_of_anthropic_goes_on_without_threads(client: Anthropic)
 def test_fields_that_change_nothing(client: Anthropic) -> None:
     fields: Any = {
         "cache_control": {"type": "ephemeral"},
+        "speed": "standard",
         "thinking": {"type": "enabled", "budget_tokens": 1024, "display": "summarized"},
     }
     assert client.messages.create(model="llm", max_tokens=8, messages=user("Hello"), **fields).content

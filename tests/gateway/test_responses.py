@@ -312,6 +312,10 @@ def test_values_that_ask_for_nothing_are_taken(client: OpenAI) -> None:
     assert client.responses.create(model="llm", input="one", store=False, **codex).output_text == "one "
     more: Any = {"reasoning": {"effort": None}, "text": {"format": {"type": "text"}}, "prompt_cache_key": "a"}
     assert client.responses.create(model="llm", input="one", **harmless, **more).output_text == "one "
+    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    marked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "one", **mark}]}]
+    options: Any = {"mode": "explicit", "ttl": "30m"}
+    assert client.responses.create(model="llm", input=marked, prompt_cache_options=options).output_text == "one "
 
 
 def test_the_usage_may_be_asked_for_as_in_chats(client: OpenAI) -> None:

@@ -4,18 +4,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag
 
+from inflight_gateway.cache_hints import CacheControl
 from inflight_gateway.schemas import MAX_PARTS, text_or_list
 from inflight_gateway.strict import Strict
 
 _Text = Annotated[str, Field(min_length=1)]
-
-
-class CacheControl(Strict):
-    """Ignored: prefixes are cached in any case."""
-
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-    scope: str | None = None
 
 
 class TextBlock(Strict):

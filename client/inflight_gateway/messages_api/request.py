@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from inflight_gateway.cache_hints import CacheControl
 from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS
-from inflight_gateway.messages_api.content import CacheControl, InputMessage, TextBlock
+from inflight_gateway.messages_api.content import InputMessage, TextBlock
 from inflight_gateway.schemas import MAX_PARTS, MAX_STOPS, Authored, Count, ShortText, text_or_list
 from inflight_gateway.strict import Strict
 from inflight_gateway.strict_json import read_json
@@ -139,3 +140,4 @@ class MessagesRequest(Conversation):
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    speed: Literal["standard"] | None = None

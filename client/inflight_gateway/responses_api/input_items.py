@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
+from inflight_gateway.cache_hints import CacheBreakpoint
 from inflight_gateway.schemas import MAX_PARTS, text_or_list
 from inflight_gateway.strict import Strict
 
@@ -16,6 +17,7 @@ class InputText(Strict):
 
     type: Literal["input_text"]
     text: str
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class InputImage(Strict):
@@ -24,6 +26,7 @@ class InputImage(Strict):
     type: Literal["input_image"]
     image_url: str = Field(description="A data URL with a file in base64. The gateway fetches no others.")
     detail: Literal["auto", "low", "high"] | None = Field(None, description="Ignored: the model's processor decides.")
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class OutputText(Strict):

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag, ValidationInfo, field_validator
 
+from inflight_gateway.cache_hints import CacheOptions
 from inflight_gateway.chat_request import MAX_MESSAGES, MAX_TOOLS, Effort, choice_form
 from inflight_gateway.responses_api.input_items import InputItem
 from inflight_gateway.schemas import Authored, Count, Metadata, Sampled, text_or_list
@@ -140,6 +141,7 @@ class ResponsesRequest(Authored, Sampled):
     reasoning: Reasoning | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    prompt_cache_options: CacheOptions | None = None
     safety_identifier: str | None = None
 
     @field_validator("top_logprobs")
