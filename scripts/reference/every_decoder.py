@@ -118,6 +118,15 @@ _OF_TYPE: dict[str, dict[str, Any]] = {
     "qwen2_5_omni_thinker": {"vision_start_token_id": 4},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 4},
     "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 32},
+    "qwen4_exp_text": {
+        "layer_types": _HYBRID,
+        **{"linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2, "hc_lowrank": 16},
+        # With few heads, many tokens have the score 0, and what else is in the batch changes which of them are chosen.
+        **{"indexer_n_heads": 64, "indexer_kv_heads": 1, "indexer_head_dim": 16},
+        **{"indexer_budget": 16, "indexer_compress_ratio": 4},
+        **{"ple_layer_ids": [1, 3], "ple_embed_dim": _WIDTH, "heads_per_ngram": 2, "eos_token_id": 2},
+        **{"ngram_vocab_size_base": 500, "split_ngram_parts": 2, "make_ngram_vocab_size_divisible_by": 8},
+    },
     "radio": {"video_temporal_patch_size": 2},
     "wavtokenizer_encoder": {"codebook_dim": _WIDTH, "codebook_size": 16},
     "xlstm": {"hidden_size": 128, "num_heads": 2},
