@@ -113,10 +113,10 @@ def kill(server: TritonServer, model: str) -> None:
     processes()[0].send(signal.SIGKILL)
 
 
-def ended(server: TritonServer) -> None:
+def ended(server: TritonServer, log: list[str]) -> None:
     """The server has ended, by the guardian's signal, and has left nothing."""
     assert server.wait() == "was ended by SIGKILL"
-    assert "guardian] the process of the model" in server.log_tail()
+    assert any("guardian] the process of the model" in line for line in log)
     assert regions(server) == []
 
 
@@ -124,7 +124,10 @@ def test_a_model_that_may_die_takes_nothing_with_it(tmp_path: Path, parameters: 
     """`calm` may die alone, and `llm` may not."""
     add_sabotaged(tmp_path, "calm", {**parameters, "on_model_death": "none"})
     add_llm(tmp_path, "llm", "config.pbtxt", parameters)
-    with running_server(tmp_path, ["llm", "calm"], ["--model-control-mode=explicit", "--load-model=*"]) as server:
+    log: list[str] = []
+    with running_server(
+        tmp_path, ["llm", "calm"], ["--model-control-mode=explicit", "--load-model=*"], log=log.append
+    ) as server:
         with client_of(server, "llm") as llm, client_of(server, "calm") as calm:
             answer = llm.generate(PROMPT, max_tokens=8)
             assert calm.is_serving()
@@ -150,13 +153,14 @@ def test_a_model_that_may_die_takes_nothing_with_it(tmp_path: Path, parameters: 
             assert eventually(lambda: not calm.is_serving(), BOUND_SECONDS)
 
             kill(server, "llm")
-        ended(server)
+        ended(server, log)
 
 
 def test_the_death_of_completion_ends_the_server_too(tmp_path: Path, parameters: dict[str, str]) -> None:
     add_llm(tmp_path, "llm", "config.pbtxt", parameters)
     (tmp_path / "completion").symlink_to(MODEL_REPOSITORY / "completion")
-    with running_server(tmp_path, ["llm", "completion"]) as server:
+    log: list[str] = []
+    with running_server(tmp_path, ["llm", "completion"], log=log.append) as server:
         url = f"http://{server.http_url}/v2/models/completion/generate"
         body = {"input_ids": PROMPT, "max_tokens": MAX_TOKENS, "ignore_eos": True}
         with client_of(server, "llm") as llm, ThreadPoolExecutor(STREAMS) as pool:
@@ -165,7 +169,7 @@ def test_the_death_of_completion_ends_the_server_too(tmp_path: Path, parameters:
             kill(server, "completion")
             assert eventually(lambda: all(call.done() for call in calls), BOUND_SECONDS)
             assert all(isinstance(call.exception(), httpx.TransportError) for call in calls)
-        ended(server)
+        ended(server, log)
 
 
 @pytest.mark.parametrize(
@@ -179,36 +183,39 @@ def test_a_model_that_stands_still_is_ended(
     tmp_path: Path, parameters: dict[str, str], how: str, message: str | None
 ) -> None:
     add_sabotaged(tmp_path, "llm", parameters)
-    with running_server(tmp_path, ["llm"]) as server:
+    log: list[str] = []
+    with running_server(tmp_path, ["llm"], log=log.append) as server:
         with streams(server, "llm") as running:
             sabotage(server, "llm", how)
             found = errors(running, NOTICE_SECONDS)
             assert message is None or found == {message}
-        ended(server)
+        ended(server, log)
 
 
 def test_the_death_of_a_rank_ends_the_server_with_an_error_for_all(tmp_path: Path, parameters: dict[str, str]) -> None:
     add_llm(tmp_path, "llm", "config.pbtxt", {**parameters, "tensor_parallel_size": "2"})
-    with running_server(tmp_path, ["llm"]) as server:
+    log: list[str] = []
+    with running_server(tmp_path, ["llm"], log=log.append) as server:
         (model,) = [child for child in children(server.pid) if is_model(child, "llm")]
         (rank,) = [child for child in children(model.pid) if is_rank(child)]
         with streams(server, "llm") as running:
             rank.send(signal.SIGKILL)
             assert errors(running, BOUND_SECONDS) == {"the engine has stopped: rank 1 has ended with the status -9"}
-        ended(server)
+        ended(server, log)
 
 
 @pytest.mark.slow
 def test_the_death_of_a_divided_model_ends_its_ranks(tmp_path: Path, parameters: dict[str, str]) -> None:
     add_llm(tmp_path, "llm", "config.pbtxt", {**parameters, "tensor_parallel_size": "2"})
-    with running_server(tmp_path, ["llm"]) as server:
+    log: list[str] = []
+    with running_server(tmp_path, ["llm"], log=log.append) as server:
         (model,) = [child for child in children(server.pid) if is_model(child, "llm")]
         (rank,) = [child for child in children(model.pid) if is_rank(child)]
         with streams(server, "llm") as running:
             kill(server, "llm")
             errors(running, BOUND_SECONDS)
         assert rank.ends_within(BOUND_SECONDS)
-        ended(server)
+        ended(server, log)
 
 
 def is_rank(process: Process) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.guardian_process import BEAT, END, Watch
 from serving.process import SHARED_MEMORY, Process
 from tests.eventually import eventually
 from tests.processes import children
@@ -87,6 +88,11 @@ class Guarded:
     def read(self) -> str:
         assert self._launched.stdout is not None
         return self._launched.stdout.readline().strip()
+
+    def errors(self) -> str:
+        """What all of them have written to standard error, once all have ended."""
+        assert self._launched.stderr is not None
+        return self._launched.stderr.read()
 
     def tell(self, line: str) -> str:
         """Have the model do something, and return its answer."""
@@ -196,6 +202,7 @@ def test_an_orphan_ends_and_its_new_parent_does_not(regions: list[Path]) -> None
 ORPHAN_OF_ANOTHER_USER = """
 import mmap, os, sys
 from serving.guardian_process import server_of
+from serving.guardian_process import BEAT, END, Watch
 from serving.process import Process
 with open(sys.argv[1], "r+b") as file:
     if (child := os.fork()) != 0:
@@ -252,7 +259,29 @@ def test_a_model_does_not_outlive_its_server(regions: list[Path]) -> None:
         running.server.send(signal.SIGKILL)
         assert running.model.ends_within(SECONDS)
         assert eventually(lambda: not running.guardian.is_alive(), SECONDS)
+        assert "the server of the model 'llm' has died" in running.errors()
     assert [path.exists() for path in regions] == [False, True, True]
+
+
+@pytest.mark.parametrize("has_descriptors", [True, False])
+@pytest.mark.parametrize(("last_message", "fate"), [(b"", "has outlived its server"), (END, None)])
+def test_a_model_that_ended_in_order_before_its_server_died_is_no_orphan(
+    monkeypatch: pytest.MonkeyPatch, has_descriptors: bool, last_message: bytes, fate: str | None
+) -> None:
+    """Also where the system has no descriptors of processes."""
+
+    def refuse(_pid: int) -> int:
+        raise OSError("a system without descriptors of processes")
+
+    if not has_descriptors:
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+    reading, writing = os.pipe()
+    with subprocess.Popen(["sleep", "60"]) as server, os.fdopen(reading) as stdin, os.fdopen(writing, "wb", 0) as model:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        watch = Watch("llm", Process(os.getpid()), Process(server.pid), patience_seconds=SECONDS)
+        model.write(BEAT + last_message)
+        server.kill()
+        assert watch._wait() == fate
 
 
 def test_a_model_that_is_being_loaded_may_be_silent_and_end_without_its_server(regions: list[Path]) -> None:

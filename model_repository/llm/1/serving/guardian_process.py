@@ -4,6 +4,10 @@ The out-of-memory killer or a fault in a kernel can kill that process. Triton 24
 clients wait for tokens that never come, and every new request is refused. When the server ends, all connections are
 closed, and whatever started the server can start it again.
 
+A model that has not ended in order with its server is killed at once. Triton's part of its process would end it later,
+or never, and would do it while the engine computes: torch then fails in every running request, with errors that mean
+nothing. Until it ends, it has the memory that the next server needs.
+
 Standard library only, so that the process is small and depends on nothing that may be broken.
 
 Standard input brings a `BEAT` each second from the model's process, and `END` when the model ends in order. An end of
@@ -26,9 +30,6 @@ BEAT, END, READY = b"+", b".", b"!"
 
 _UUID_CHARACTERS = 36
 _TICK_SECONDS = 1.0
-# So many looks at a model without a server. Triton's part of the model's process ends it then, but it can hang: its
-# threads may wait for answers from the server.
-_LAST_LOOKS = 3
 # In which SIGKILL ends the server, if it can.
 _KILL_SECONDS = 0.5
 # In which its limit of processor time ends the first process of a container. The kernel counts at least one second.
@@ -44,6 +45,7 @@ class Watch:
         self._patience = patience_seconds
         # Both have mapped the region through which they talk.
         self._regions = model.regions() & server.regions()
+        self._server_end = server.end_descriptor()
 
     def run(self) -> None:
         """Return when the model has ended in order, or when one of both has died and the other was ended."""
@@ -52,6 +54,8 @@ class Watch:
             return
         if self._server.is_alive():
             _log(f"the process of the model {self._name!r} {how}; the server, process {self._server.pid}, is ended")
+        elif self._model.is_alive():
+            _log_orphan(self._name, self._model)
         # Before the server ends: everything else in a container ends with its first process.
         for region in self._regions | self._of_other_models():
             with contextlib.suppress(FileNotFoundError):
@@ -66,22 +70,23 @@ class Watch:
 
     def _wait(self) -> str | None:
         """Wait for the model's end. Return what happened to it, or None if it ended in order."""
-        silent, orphaned, is_loaded = 0.0, 0, False
+        silent, is_loaded = 0.0, False
+        ends = [] if self._server_end is None else [self._server_end]
         while silent < self._patience:
+            server_lives = self._server.is_alive()
             # Counted in short waits instead of read from a clock: if the whole machine or container was suspended, the
-            # model has not been silent.
-            readable, _, _ = select.select([sys.stdin], [], [], _TICK_SECONDS)
-            message = os.read(sys.stdin.fileno(), 4096) if readable else None
+            # model has not been silent. No wait without a server, only a look for a last message.
+            readable, _, _ = select.select([sys.stdin, *ends], [], [], _TICK_SECONDS if server_lives else 0)
+            message = os.read(sys.stdin.fileno(), 4096) if sys.stdin in readable else None
             if message is not None and END in message:
                 return None
             is_loaded = is_loaded or bool(message)
             # A process that the model has started may hold the other end of the pipe.
             if message == b"" or not self._model.is_alive():
                 return "has died" if is_loaded or not self._server.is_alive() else None
-            orphaned = 0 if self._server.is_alive() else orphaned + 1
-            if orphaned == _LAST_LOOKS:
+            if not server_lives:
                 return "has outlived its server"
-            silent = silent + _TICK_SECONDS if is_loaded and message is None else 0.0
+            silent = silent + _TICK_SECONDS if is_loaded and not readable else 0.0
         return f"stands still: it gave no sign of life for {self._patience:g} s"
 
 
@@ -128,6 +133,10 @@ def end(server: Process) -> None:
         server.send(signal.SIGTERM)
 
 
+def _log_orphan(name: str, model: Process) -> None:
+    _log(f"the server of the model {name!r} has died; the model, process {model.pid}, is ended")
+
+
 def _log(message: str) -> None:
     # Whoever reads the server's log may have gone.
     with contextlib.suppress(OSError):
@@ -143,7 +152,7 @@ def main() -> None:
     model = Process(int(pid))
     server = server_of(model, int(parent))
     if server is None:
-        _log(f"the server of the model {name!r} has died; the model, process {model.pid}, is ended")
+        _log_orphan(name, model)
         model.send(signal.SIGKILL)
         return
     watch = Watch(name, model, server, float(patience))

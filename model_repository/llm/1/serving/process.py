@@ -16,7 +16,7 @@ _LISTENING = "0A"
 class Process:
     """A process. Its start time tells it from a later process with the same id.
 
-    A pidfd would do the same, but kernels before 5.3 and some sandboxes have none.
+    A pidfd would do the same, but kernels before 5.3 and some sandboxes have none; see `end_descriptor`.
     """
 
     def __init__(self, pid: int) -> None:
@@ -37,6 +37,13 @@ class Process:
         if self.is_alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+    def end_descriptor(self) -> int | None:
+        """Open a file descriptor that becomes readable when the process ends. None where the system has none."""
+        try:
+            return os.pidfd_open(self.pid)
+        except OSError:
+            return None
 
     def ends_within(self, seconds: float) -> bool:
         """Wait for the process's end. Return whether it came in time."""

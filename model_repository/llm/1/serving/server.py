@@ -6,7 +6,7 @@ workers             do what takes long before a request is submitted, and answer
 engine thread       loads the model, then only runs steps
 responder thread    detokenizes and sends; events that have piled up for one request become one response
 maintenance thread  handles cancellations, metrics, the trace and the log, ten times a second
-watchdog thread     notices each second whether one of them has ended, or a step does not
+watchdog thread     notices, four times a second, whether one of them has ended, or a step does not
 """
 
 import contextlib

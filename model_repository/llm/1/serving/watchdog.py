@@ -1,5 +1,6 @@
 """Notices when the model's process can no longer serve, and ends it."""
 
+import itertools
 import logging
 import os
 import threading
@@ -12,6 +13,9 @@ from serving.server_config import EXIT, ServerConfig
 
 logger = logging.getLogger(__name__)
 
+# Between two looks at the threads and the step. A step that hangs is noticed so late, at most twice.
+_LOOKS_PER_BEAT = 4
+_LOOK_SECONDS = BEAT_SECONDS / _LOOKS_PER_BEAT
 # For answering all requests. A response that Triton does not take blocks its sender.
 _ANSWER_SECONDS = 3.0
 # For Triton to pass the answers on, before it ends too.
@@ -31,7 +35,7 @@ def start_guardian(model: str, config: ServerConfig) -> Guardian | None:
 
 
 class Watchdog(threading.Thread):
-    """Looks each second whether the other threads live, and whether the running step is not too old.
+    """Looks each quarter of a second whether the other threads live, and whether the running step is not too old.
 
     If something is wrong, every request is answered with an error. Then the process ends, and the guardian ends the
     server, unless `on_model_death` is "none". The guardian also does this for a process that cannot: it was killed, or
@@ -70,8 +74,10 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         """Look until `stop`, or until something is wrong."""
-        while not self._stopping.wait(BEAT_SECONDS):
-            if self._guardian is not None:
+        for look in itertools.count(1):
+            if self._stopping.wait(_LOOK_SECONDS):
+                return
+            if self._guardian is not None and look % _LOOKS_PER_BEAT == 0:
                 self._guardian.beat()
             self.fault = self._look()
             if self.fault is not None:
@@ -87,7 +93,7 @@ class Watchdog(threading.Thread):
             return f"the engine has stopped: {self._core.death}"
         # Counted in looks instead of read from a clock: while the process is suspended, a step does not get older.
         step, self._step = self._step, self._core.step_started
-        self._step_seconds = self._step_seconds + BEAT_SECONDS if step is not None and step == self._step else 0.0
+        self._step_seconds = self._step_seconds + _LOOK_SECONDS if step is not None and step == self._step else 0.0
         if self._step_seconds >= self._config.step_timeout_seconds:
             return f"a step takes longer than step_timeout_seconds ({self._config.step_timeout_seconds:g} s)"
         return None
