@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inflight import InvalidRequest
-from serving import shared_memory, values
+from serving import shared_memory
 from serving.aborter import Aborter
 from serving.adapter_reads import AdapterReads
 from serving.controls import Controls
@@ -29,6 +29,7 @@ from serving.maintenance import Maintenance
 from serving.parse import ParsedRequest, parse
 from serving.preparation import Preparation
 from serving.questions import Questions
+from serving.read_fields import read_fields
 from serving.responder import Responder
 from serving.response import ResponseFormat
 from serving.sender import Sender
@@ -173,7 +174,7 @@ class Server:
             if self._controls.answer(sender):
                 return
             if (question := self._questions.asked(sender.parameters)) is not None:
-                tenant = values.text("tenant", sender.parameters.get("tenant", ""))
+                tenant = read_fields({"tenant": sender.parameters.get("tenant")}).get("tenant", "")
                 self._long_prompts.add(tenant, functools.partial(self._answer_question, request, sender, question))
             else:
                 self._drain.check_new()
