@@ -35,6 +35,11 @@ CALL = {
 }
 
 
+def object_of(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A constraint: an object that has one property."""
+    return {"json": {"type": "object", "properties": {name: schema}, "required": [name]}}
+
+
 @pytest.fixture(scope="module")
 def grammars() -> Grammars:
     return Grammars(TOKENIZER, VOCABULARY, [END])
@@ -128,6 +133,11 @@ def outcome(state: GrammarState, text: str) -> str:
         ({"json": {"type": "string", "pattern": '^[^"]{1,3}$'}}, '"a\\n"', "complete"),
         ({"json": {"type": "string", "pattern": r"^[^/\\]+$"}}, r'"a\\', "\\"),
         ({"json": {"type": "string", "pattern": r'^\[\^"x]$'}}, r'"[^\"x]"', "ended"),
+        # Also in a property that has the name of a keyword.
+        (object_of("default", {"type": "string", "pattern": '^[^"]{1,3}$'}), '{"default": "\\"', '"'),
+        (object_of("const", object_of("properties", {"const": 1})["json"]), '{"const": {"properties": 1, ', ","),
+        (object_of("allOf", {"const": 1}), '{"allOf": 1, ', ","),
+        (object_of("examples", {"type": "integer", "maximum": 2**53 + 1}), '{"examples": 9007199254740993', "3"),
         # Bounds that are no floats become stricter.
         ({"json": {"type": "integer", "maximum": 2**53 + 1}}, "9007199254740993", "3"),
         ({"json": {"type": "integer", "maximum": 2**53 + 1}}, "9007199254740992", "ended"),
@@ -232,12 +242,15 @@ def test_the_older_form_of_structural_tags(grammars: Grammars) -> None:
         ({"json": {"enum": [f"{i}" * 9 for i in range(6000)]}}, "json "),
         # As floats, they would be other numbers.
         ({"json": {"enum": [2**53 + 1]}}, "json has enum with 9007199254740993; whole numbers there must be at most"),
+        (object_of("enum", {"enum": [2**53 + 1]}), "json has enum with 9007199254740993; whole numbers there"),
+        (object_of("const", {"minProperties": 3}), "json has minProperties 3; it must be at most 1, as 0"),
         ({"json": {"items": {"const": {"id": [-(2**60) - 1]}}}}, "json has const with -1152921504606846977; whole"),
         ({"json": {"type": "integer", "maximum": 10**400}}, "json has a bound of 401 digits, which is too large"),
         # They would be forced as the control token.
         ({"choice": ["a<end>"]}, "choice has the text '<end>', a control token of the model; it cannot be enforced"),
         ({"regex": "[a-c]\\<end\\>"}, "regex has the text '<end>', a control token"),
         ({"json": {"items": {"enum": ["b", "x<end>"]}}}, "json has the text '<end>', a control token"),
+        (object_of("enum", {"enum": ["x<end>"]}), "json has the text '<end>', a control token"),
         ({"json": {"properties": {"<end>": {"type": "integer"}}}}, "json has the text '<end>', a control token"),
         (
             {"structural_tag": {"format": {"type": "json_schema", "json_schema": {"const": {"a": "<end>"}}}}},

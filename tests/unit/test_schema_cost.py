@@ -20,6 +20,10 @@ def named(schemas: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "object", "properties": {f"p{i}": schema for i, schema in enumerate(schemas)}}
 
 
+def constant(keys: int) -> dict[str, int]:
+    return {f"k{i}": i for i in range(keys)}
+
+
 CHAIN = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}", "pattern": f".*{i}.*"} for i in range(13)}
 SAME_NAME = [named([schema]) for schema in texts(13)]
 BY_PATTERN = {"type": "object", "patternProperties": {f"^a{i}$": {} for i in range(65)}}
@@ -41,6 +45,10 @@ BY_PATTERN = {"type": "object", "patternProperties": {f"^a{i}$": {} for i in ran
         ({"allOf": numbers(97, 101, 103)}, "json has multipleOf 97, 101, 103; .* the product of all different ones"),
         ({"$ref": "#/const", "const": numbers(999983)[0]}, "json has multipleOf 999983"),
         (named([{"properties": {"const": numbers(999983)[0]}}]), "json has multipleOf 999983"),
+        ({"items": {"const": constant(1001)}}, "json has const and enum with 2002 keys and values .* at most 2000"),
+        ({"enum": [constant(500), [constant(500)]]}, "json has const and enum with 2001 keys and values"),
+        ({"anyOf": [{"const": [i] * 500} for i in range(5)]}, "json has const and enum with 2500 keys and values"),
+        (named([{}] * 2501), "json has an object with 2501 properties; it must have at most 2500"),
     ],
 )
 def test_what_would_take_long_is_refused(schema: dict[str, Any], message: str) -> None:
@@ -58,6 +66,9 @@ def test_what_would_take_long_is_refused(schema: dict[str, Any], message: str) -
         named([{"anyOf": texts(13)}, {"$ref": "#/$defs/a", "description": "x"}]),
         named(numbers(0.01, 1e-7, 1_000_000, 3_600_000, 86_400, 99) * 100),
         named([{"multipleOf": True}, {"multipleOf": "x"}]),
+        {"const": constant(1000)},
+        {"enum": [f"{i}" for i in range(4000)]},
+        named([named([{}] * 2000), named([{}] * 2000)]),
     ],
 )
 def test_what_applications_need_is_taken(schema: dict[str, Any]) -> None:

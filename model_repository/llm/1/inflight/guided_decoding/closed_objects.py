@@ -7,8 +7,9 @@ off. xgrammar, and so vLLM, closes such objects too. What matches the closed sch
 from collections.abc import Callable
 from typing import Any
 
-# Keywords whose values are schemas by name, lists of schemas, and schemas.
-_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+from inflight.guided_decoding.schemas_in import BY_NAME, schemas_in
+
+# Keywords whose values are lists of schemas, and schemas.
 _LISTS = frozenset({"anyOf", "oneOf", "prefixItems"})
 _SINGLE = frozenset({"items", "additionalProperties", "additionalItems"})
 # An object with one of these says itself what else it may have, or another schema says it.
@@ -25,14 +26,11 @@ def close_objects(schema: dict[str, Any]) -> dict[str, Any]:
     Raises:
         RecursionError: the schema is too deep.
     """
-    return schema if _has_parts(schema) else _closed(schema)
+    return schema if any(map(_has_parts, schemas_in(schema))) else _closed(schema)
 
 
-def _has_parts(part: Any) -> bool:
-    if isinstance(part, dict):
-        own = "allOf" in part or ("properties" in part and not _COMBINED.isdisjoint(part))
-        return own or any(map(_has_parts, part.values()))
-    return isinstance(part, list) and any(map(_has_parts, part))
+def _has_parts(schema: dict[str, Any]) -> bool:
+    return "allOf" in schema or ("properties" in schema and not _COMBINED.isdisjoint(schema))
 
 
 def _closed(schema: Any) -> Any:
@@ -47,7 +45,7 @@ def _closed(schema: Any) -> Any:
 
 def _inner(key: str, value: Any) -> Any:
     each: Callable[[Any], Any] = _closed
-    if key in _BY_NAME and isinstance(value, dict):
+    if key in BY_NAME and isinstance(value, dict):
         return {name: each(part) for name, part in value.items()}
     if key in _LISTS and isinstance(value, list):
         return [each(part) for part in value]

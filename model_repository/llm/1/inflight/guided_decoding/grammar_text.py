@@ -12,6 +12,7 @@ from inflight.errors import InvalidRequest
 from inflight.guided_decoding.closed_objects import close_objects
 from inflight.guided_decoding.ebnf import lark_syntax
 from inflight.guided_decoding.schema_cost import check_cost
+from inflight.guided_decoding.schemas_in import schemas_in
 from inflight.guided_decoding.structural_tag import structural_tag_grammars
 from inflight.structured_outputs import CHOICE, GRAMMAR, REGEX, STRUCTURAL_TAG, StructuredOutputs
 
@@ -24,8 +25,6 @@ _OPTIONS = re.compile(r"^[ \t?!]*+[\w-]++[ \t]*+\[([^\]\n]*+)\][ \t]*+:", re.MUL
 _MOST_INTERSECTIONS = 64
 _LARGEST_EXACT = 2**53
 _ESCAPE_OR_NEGATED_CLASS = re.compile(r"\\.|\[\^((?:\\.|[^\]\[\\])+)\]", re.DOTALL)
-# Keywords whose values are data, not schemas.
-_DATA = ("const", "enum", "default", "examples")
 
 
 def grammar_text(wanted: StructuredOutputs, special_tokens: Mapping[str, int]) -> str:
@@ -106,7 +105,7 @@ def json_schema(schema: Any, whitespace_pattern: str | None = None) -> dict[str,
 
 def _check_min_properties(schema: dict[str, Any]) -> None:
     """llguidance does not see that an additional property occurs twice, so two of them may be one."""
-    for part in _schemas_in(schema):
+    for part in schemas_in(schema):
         least, required = part.get("minProperties"), part.get("required")
         named = len(required) if isinstance(required, list) else 0
         if isinstance(least, int) and least > named + 1:
@@ -123,7 +122,7 @@ def _check_spelled(name: str, texts: Iterable[str], special_tokens: Mapping[str,
 
 
 def _enforced_texts(schema: dict[str, Any]) -> Iterator[str]:
-    for part in _schemas_in(schema):
+    for part in schemas_in(schema):
         named = part.get("properties")
         unseen: list[Any] = [part.get(key) for key in ("const", "enum", "pattern")]
         unseen += list(named) if isinstance(named, dict) else []
@@ -137,7 +136,7 @@ def _enforced_texts(schema: dict[str, Any]) -> Iterator[str]:
 
 def _check_numbers(schema: dict[str, Any]) -> None:
     """llguidance holds numbers as floats. A bound that is none becomes the next one that is stricter."""
-    for part in _schemas_in(schema):
+    for part in schemas_in(schema):
         for keyword in ("const", "enum"):
             for number in _whole_numbers_in(part.get(keyword)):
                 if abs(number) > _LARGEST_EXACT:
@@ -156,7 +155,7 @@ def _exclude_escapes(schema: dict[str, Any]) -> None:
     If a class holds all control characters, llguidance lets it match all short escapes, such as `\"` for `[^"]`.
     Without one of these characters, it does not.
     """
-    for part in _schemas_in(schema):
+    for part in schemas_in(schema):
         if isinstance(pattern := part.get("pattern"), str):
             part["pattern"] = _ESCAPE_OR_NEGATED_CLASS.sub(_without_nul, pattern)
 
@@ -183,17 +182,6 @@ def _whole_numbers_in(value: Any) -> Iterator[int]:
             yield value
         elif isinstance(value, dict | list):
             unseen += value.values() if isinstance(value, dict) else value
-
-
-def _schemas_in(part: Any) -> Iterator[dict[str, Any]]:
-    unseen = [part]
-    while unseen:
-        part = unseen.pop()
-        if isinstance(part, dict):
-            yield part
-            unseen += [value for key, value in part.items() if key not in _DATA]
-        elif isinstance(part, list):
-            unseen += part
 
 
 def _decoded(name: str, text: str) -> Any:

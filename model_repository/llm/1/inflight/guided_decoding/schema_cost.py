@@ -13,6 +13,10 @@ _MOST_COMBINED_PATTERNS = 12
 _MOST_PATTERN_PROPERTIES = 64
 # A state for each remainder: half a second at this number, and 20 seconds at ten times as many.
 _MOST_REMAINDERS = 100_000
+# The time grows with the square: a third of a second at this number, and nearly three seconds at what fits in a schema.
+_MOST_CONSTANT_VALUES = 2000
+# Half a second at this number, and one and a half at what fits in a schema.
+_MOST_PROPERTIES = 2500
 
 _ALTERNATIVES = ("$ref", "anyOf", "oneOf")
 # With one of those, or one in an allOf, beside one of these, both schemas hold for the same value.
@@ -36,6 +40,14 @@ def check_cost(schema: dict[str, Any]) -> None:
     by_pattern = [part["patternProperties"] for part in parts if isinstance(part.get("patternProperties"), dict)]
     if (count := sum(map(len, by_pattern))) > _MOST_PATTERN_PROPERTIES:
         raise InvalidRequest(f"json has {count} patternProperties; it must have at most {_MOST_PATTERN_PROPERTIES}")
+    if (count := sum(map(_constant_values, parts))) > _MOST_CONSTANT_VALUES:
+        raise InvalidRequest(
+            f"json has const and enum with {count} keys and values in lists and objects; it must have at most "
+            f"{_MOST_CONSTANT_VALUES}"
+        )
+    named = [part["properties"] for part in parts if isinstance(part.get("properties"), dict)]
+    if (count := max(map(len, named), default=0)) > _MOST_PROPERTIES:
+        raise InvalidRequest(f"json has an object with {count} properties; it must have at most {_MOST_PROPERTIES}")
     _check_remainders({part["multipleOf"] for part in parts if _is_number(part.get("multipleOf"))}, combined)
 
 
@@ -56,6 +68,22 @@ def _combines(part: dict[str, Any]) -> bool:
     schemas = len(all_of) if isinstance(all_of, list) else 0
     schemas += sum(key in part for key in _ALTERNATIVES)
     return schemas > 1 or (schemas == 1 and any(key in part for key in _CONSTRAINTS))
+
+
+def _constant_values(part: dict[str, Any]) -> int:
+    """How many keys and values the lists and objects of a `const` or an `enum` have. A choice of texts is cheap."""
+    allowed = part.get("enum")
+    unseen = [part.get("const"), *(allowed if isinstance(allowed, list) else ())]
+    count = 0
+    while unseen:
+        value = unseen.pop()
+        if isinstance(value, dict):
+            count += 2 * len(value)
+            unseen += value.values()
+        elif isinstance(value, list):
+            count += len(value)
+            unseen += value
+    return count
 
 
 def _objects_in(part: Any) -> Iterator[dict[str, Any]]:
