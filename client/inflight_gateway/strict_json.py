@@ -1,6 +1,7 @@
-"""Reads JSON that can be written again: what is infinite, not Unicode or too deep is refused.
+"""Reads JSON that can be written again: what is infinite, not Unicode, too deep or in too many parts is refused.
 
-Python's parser takes all of this, and its writer fails on it later, in an answer or on the way to the server.
+Python's parser takes all of this, and its writer fails on it later, in an answer or on the way to the server. Or it
+holds up all other requests: four MiB of brackets take a second to read and check.
 """
 
 import json
@@ -11,6 +12,10 @@ from typing import Any
 MAX_DEPTH = 128
 """How deep lists and objects may be in each other. Whatever walks through them recursively stays far from its limit."""
 
+MAX_CONTAINERS = 100_000
+"""How many lists and objects there may be."""
+
+_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 # Half of an escaped emoji, for example. As a rule the other half is there, too; only then is it one character.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _CONTAINERS = (dict, list)
@@ -37,6 +42,7 @@ def read_json(text: str) -> Any:
         ValueError: it is not JSON, or `Unwritable`.
         RecursionError: it is far too deep.
     """
+    _check_containers(text)
     all_finite = True
 
     def number(written: str) -> float:
@@ -54,6 +60,17 @@ def read_json(text: str) -> Any:
     if not all_finite or (_HALF.search(text) and not _is_unicode(value)):
         _refuse_first_fault(value)
     return value
+
+
+def _check_containers(text: str) -> None:
+    if _brackets(text) <= MAX_CONTAINERS:  # Texts in it may have more of them.
+        return
+    if (count := _brackets(_TEXT.sub("", text))) > MAX_CONTAINERS:
+        raise Unwritable("", f"has {count} lists and objects; it must have at most {MAX_CONTAINERS}")
+
+
+def _brackets(text: str) -> int:
+    return text.count("[") + text.count("{")
 
 
 def _check_depth(field: str, value: Any) -> None:

@@ -10,7 +10,7 @@ from inflight_client import InvalidRequest
 from inflight_client.request import make_request
 from inflight_gateway.messages_api.output import Content
 from inflight_gateway.pieces import Arguments, Call
-from inflight_gateway.strict_json import MAX_DEPTH, Unwritable, read_json
+from inflight_gateway.strict_json import MAX_CONTAINERS, MAX_DEPTH, Unwritable, read_json
 from tests.gateway.test_openapi import APP
 
 
@@ -44,6 +44,23 @@ def test_what_cannot_be_written_again(text: str, field: str, message: str) -> No
 )
 def test_all_else_is_read_as_it_is(text: str) -> None:
     assert read_json(text) == json.loads(text)
+
+
+def many(part: str, count: int) -> str:
+    return f"[{','.join([part] * count)}]"
+
+
+@pytest.mark.parametrize("part", ["[]", "{}", "["])
+def test_what_has_very_many_parts_is_refused_before_it_is_parsed(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(read_json(many("[]", MAX_CONTAINERS - 1))) == MAX_CONTAINERS - 1
+    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it is parsed"))
+    with pytest.raises(Unwritable, match=r"^the JSON has 100001 lists and objects; it must have at most 100000$"):
+        read_json(many(part, MAX_CONTAINERS))
+
+
+def test_brackets_in_texts_do_not_count() -> None:
+    texts = ['[{"[', "\\"] * MAX_CONTAINERS
+    assert read_json(json.dumps(texts)) == texts
 
 
 def test_a_long_key_is_not_written_for_each_value_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
