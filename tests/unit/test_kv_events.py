@@ -157,7 +157,7 @@ def test_a_malformed_question_is_ignored(cache: Cache, caplog: pytest.LogCapture
         for frames in ((), (b"",), (b"\0" * 7,), (b"\0" * 8, b""), (b"-1",)):
             follower.ask(*frames)
         assert follower.catch_up() == [0, 1]
-    assert caplog.text.count("is ignored") == 5
+    assert caplog.text.count("is ignored") == 1  # However many there are, they do not fill the log.
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Transfers with a peer that does not keep to the protocol: it is given up, and harms nobody else."""
 
 import json
+import logging
 import socket
 import threading
 import time
@@ -132,6 +133,18 @@ def test_bytes_that_are_not_there_are_refused(first: object) -> None:
         offer = export(engine, PROMPT)
         assert answer_to(engine, offer, first_byte=first) == {"refused": "size"}
         assert fetch(engine, PROMPT, offer).imported is not None
+
+
+def test_strangers_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with connector(**TCP) as engine:
+        offer = export(engine, PROMPT)
+        assert offer is not None
+        for _ in range(3):
+            with connected(engine, offer) as connection:
+                connection.sendall(b"\xff\xff\xff\xff")
+                assert connection.recv(1) == b""
+    assert caplog.text.count("was not fetched") == 1
 
 
 def test_silent_consumers_lose_their_connections_and_never_all_of_them() -> None:

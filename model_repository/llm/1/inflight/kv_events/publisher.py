@@ -21,6 +21,7 @@ import zmq
 from inflight.kv_cache.block_events import BlockEvents
 from inflight.kv_events.kv_events_config import KVEventsConfig
 from inflight.kv_events.wire import AllBlocksCleared, Event, encode, wire_event
+from inflight.rare_log import RareLog
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class KVEventPublisher:
         self._recorded = recorded
         self._block_size = block_size
         self._topic = config.topic.encode()
+        self._rare_log = RareLog(logger)
         self._lock = threading.Lock()
         self._unsent: deque[tuple[bytes, bytes]] = deque()
         """Batches with their numbers. The lock guards this and the next three attributes."""
@@ -148,7 +150,11 @@ class KVEventPublisher:
     def _answer(self, router: "zmq.Socket[bytes]") -> None:
         follower, *asked = router.recv_multipart()
         if len(asked) != 2 or len(asked[1]) != len(_END):
-            logger.warning("a request for KV events is ignored: it has not the form ['', first number in 8 bytes]")
+            self._rare_log.log(
+                logging.WARNING,
+                "malformed",
+                "a request for KV events is ignored: it has not the form ['', first number in 8 bytes]",
+            )
             return
         with self._lock:
             recent = list(self._recent)

@@ -12,6 +12,7 @@ from typing import Any
 from inflight.kv_transfer.export_store import FETCHED, RELEASED, ExportStore, Refused
 from inflight.kv_transfer.transport import KVTransport
 from inflight.kv_transfer.wire import receive_message, send_message
+from inflight.rare_log import RareLog
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class ExportServer:
         self._closing = threading.Event()
         self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._thread = threading.Thread(target=self._run, name="kv-exports", daemon=True)
+        self._rare_log = RareLog(logger)
         self.sent_bytes = 0
         self._counting = threading.Lock()
 
@@ -107,29 +109,31 @@ class ExportServer:
             return
         except OSError as error:
             # The client has gone, or there are too many open files.
-            logger.warning("a connection for an export failed: %s", error)
+            self._rare_log.log(logging.WARNING, "failed", "a connection for an export failed: %s", error)
             self._closing.wait(_LISTEN_AGAIN_SECONDS)
             return
         if not self._connections.acquire(blocking=False):
-            logger.warning("more than %d consumers at once: one is turned away", _MAX_CONNECTIONS)
+            self._rare_log.log(
+                logging.WARNING, "full", "more than %d consumers at once: some are turned away", _MAX_CONNECTIONS
+            )
             connection.close()
             return
         try:
             threading.Thread(target=self._serve, args=(connection,), name="kv-export", daemon=True).start()
         except RuntimeError as error:  # The system has no thread left for now.
-            logger.warning("a consumer is turned away: %s", error)
+            self._rare_log.log(logging.WARNING, "no thread", "a consumer is turned away: %s", error)
             connection.close()
             self._connections.release()
 
     def _serve(self, connection: socket.socket) -> None:
         deadline = time.monotonic() + self._seconds
         try:
-            with connection:
-                if self._transport.is_trusted(connection):
-                    self._answer(connection, deadline)
+            if self._transport.is_trusted(connection):
+                self._answer(connection, deadline)
         except OSError as error:
-            logger.info("an export was not fetched: %s", error)
+            self._rare_log.log(logging.INFO, "not fetched", "an export was not fetched: %s", error)
         finally:
+            connection.close()
             self._connections.release()
 
     def _answer(self, connection: socket.socket, deadline: float) -> None:

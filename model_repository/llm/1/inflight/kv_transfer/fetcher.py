@@ -19,6 +19,7 @@ from inflight.kv_transfer.export_store import PROMPT, UNKNOWN
 from inflight.kv_transfer.kv_transfer_params import KVTransferParams
 from inflight.kv_transfer.transport import KVTransport
 from inflight.kv_transfer.wire import receive_message, send_message
+from inflight.rare_log import RareLog
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,6 @@ REASONS = (BUSY, TIMEOUT, UNREACHABLE, FORBIDDEN, UNKNOWN, PROMPT, LAYOUT, SIZE)
 
 _THREADS = 4
 _MAX_WAITING = 64
-_SECONDS_BETWEEN_WARNINGS = 10.0
 
 
 class NotFetched(Exception):
@@ -75,7 +75,7 @@ class Fetcher:
         """Time of all fetches together."""
         self.fetched = 0
         self.fallbacks: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
-        self._warned: dict[str, float] = {}
+        self._rare_log = RareLog(logger)
         self._let_go = deque[int]()
         """Sizes of what nobody holds any more. They come from the garbage collector, which must not wait for a lock."""
 
@@ -174,14 +174,11 @@ class Fetcher:
                 self._waiting -= 1
 
     def _fell_back(self, reason: str, detail: object) -> None:
-        now = time.monotonic()
         with self._lock:
             self.fallbacks[reason] += 1
-            warns = now - self._warned.get(reason, -_SECONDS_BETWEEN_WARNINGS) >= _SECONDS_BETWEEN_WARNINGS
-            if warns:
-                self._warned[reason] = now
-        if warns:
-            logger.warning("a prompt is computed here instead of fetched (%s): %s", reason, detail)
+        self._rare_log.log(
+            logging.WARNING, reason, "a prompt is computed here instead of fetched (%s): %s", reason, detail
+        )
 
 
 def _release(params: KVTransferParams) -> dict[str, str | None]:
