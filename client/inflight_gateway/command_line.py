@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from inflight_cli import standard_streams
 from inflight_gateway.app import create_app
 from inflight_gateway.connections import GatewayServer, TimedConnection, allow_many_connections
 from inflight_gateway.memory import give_back_large_blocks
@@ -21,6 +22,7 @@ _KEEP_ALIVE_SECONDS = 75
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status. If it is 1, a line on standard error says why."""
+    standard_streams.prepare()
     options = make_parser("OpenAI's API for a model on an Inflight server.").parse_args(arguments)
     try:
         app = create_app(settings_of(options))

@@ -61,6 +61,19 @@ def test_spans_that_cannot_be_sent(capsys: pytest.CaptureFixture[str], monkeypat
     assert "is not installed; install inflight-client[gateway,tracing]" in capsys.readouterr().err
 
 
+class _Closing(GatewayProcess):
+    """A gateway that a shell starts with closed standard streams."""
+
+    def _launch(self) -> tuple[list[str], dict[str, str]]:
+        command, environment = super()._launch()
+        return ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], environment
+
+
+def test_standard_streams_that_the_caller_has_closed(server: TritonServer) -> None:
+    with _Closing(server.grpc_url) as gateway:
+        gateway.wait_for(["/health"], 30)
+
+
 def test_port_that_is_taken(server: TritonServer, gateway: GatewayProcess) -> None:
     with GatewayProcess(server.grpc_url, "--port", str(gateway.http_port)) as other:
         assert other.wait().startswith("exited with code ")

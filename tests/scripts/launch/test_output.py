@@ -13,3 +13,8 @@ def test_characters_that_the_terminal_lacks_are_escaped(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stdout", terminal)
     say("caf\u00e9", "end")
     assert terminal.buffer.getvalue() == b"caf\\xe9\nend\n"  # type: ignore[attr-defined]
+
+
+def test_an_output_that_the_caller_has_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    say("one")
