@@ -167,6 +167,39 @@ def compressed_int4() -> Format:
     return Format(config, pack)
 
 
+def compressed_asymmetric_int4() -> Format:
+    """As above, with a zero point for each group. Those of eight outputs are in one word."""
+
+    def pack(weight: torch.Tensor) -> Packed:
+        codes, zeros, scales = _codes(weight, torch.arange(weight.shape[1]) // GROUP, 4)
+        scales = scales.T.bfloat16()
+        tensors = {
+            "weight_packed": _words(codes.tolist(), 4),
+            "weight_zero_point": _words(zeros.tolist(), 4).T.contiguous(),
+            "weight_scale": scales.contiguous(),
+            "weight_shape": torch.tensor(weight.shape),
+        }
+        above = (codes.unflatten(1, (-1, GROUP)) - zeros.T[:, :, None]).to(scales.dtype)
+        return tensors, (above * scales[:, :, None]).flatten(1).float()
+
+    config = compressed_int4().config
+    config["config_groups"]["group_0"]["weights"]["symmetric"] = False
+    return Format(config, pack)
+
+
+def compressed_int8() -> Format:
+    """Int8 with a scale for each output, "int-quantized"."""
+
+    def pack(weight: torch.Tensor) -> Packed:
+        scales = (weight.abs().amax(dim=1, keepdim=True) / 127).bfloat16()
+        codes = (weight / scales.float()).round().clamp(-128, 127).to(torch.int8)
+        return {"weight": codes, "weight_scale": scales}, (codes.to(scales.dtype) * scales).float()
+
+    weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    config = {**compressed_int4().config, "format": "int-quantized"}
+    return Format({**config, "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}, pack)
+
+
 def compressed_fp8() -> Format:
     """FP8 with a scale for each output, "float-quantized"."""
 

@@ -64,8 +64,11 @@ FORMATS = {
     "fp8 with one scale": quantized_weights.fp8_with_one_scale(),
     "fp8 of AutoFP8": quantized_weights.auto_fp8(),
     "compressed-tensors in int4": quantized_weights.compressed_int4(),
+    "compressed-tensors in int4 with zero points": quantized_weights.compressed_asymmetric_int4(),
+    "compressed-tensors in int8": quantized_weights.compressed_int8(),
     "compressed-tensors in fp8": quantized_weights.compressed_fp8(),
 }
+COMPRESSED = {name: form for name, form in FORMATS.items() if name.startswith("compressed-tensors")}
 EXPERTS: dict[str, Any] = {
     "vocab_size": 160,
     "hidden_size": 64,
@@ -174,10 +177,19 @@ def test_auto_is_bfloat16_where_the_config_names_float16(named: str, served: tor
     assert make_engine(tmp_path, dtype="auto").model.dtype is served
 
 
-@pytest.mark.parametrize("form", [FORMATS["gptq"], FORMATS["awq"], FORMATS["fp8"]], ids=["gptq", "awq", "fp8"])
-def test_experts_are_read(form: Format, tmp_path: Path) -> None:
+OF_EXPERTS = {name: FORMATS[name] for name in ("gptq", "awq", "fp8")} | COMPRESSED
+ALL_LAYERS = ("_proj.weight",)
+ALL_BUT_EXPERTS = tuple(f"self_attn.{name}_proj.weight" for name in "qkvo")
+SOME_OF_EXPERTS = ("down_proj.weight",)
+
+
+@pytest.mark.parametrize(
+    "layers", [ALL_LAYERS, ALL_BUT_EXPERTS, SOME_OF_EXPERTS], ids=["all", "all but experts", "some of experts"]
+)
+@pytest.mark.parametrize("form", OF_EXPERTS.values(), ids=OF_EXPERTS)
+def test_experts_are_read_whether_quantized_or_not(form: Format, layers: tuple[str, ...], tmp_path: Path) -> None:
     config = Qwen3MoeConfig(**EXPERTS)
-    weights = quantize(config, form, tmp_path / "quantized")
+    weights = quantize(config, form, tmp_path / "quantized", layers)
     expected = plain(config, weights, tmp_path / "plain")
     assert answers(make_engine(tmp_path / "quantized")) == answers(make_engine(expected))
 

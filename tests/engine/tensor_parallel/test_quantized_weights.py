@@ -46,6 +46,7 @@ def check(config: PreTrainedConfig, weights: dict[str, torch.Tensor], folder: Pa
         (LLAMA, "compressed-tensors in int4"),
         (MIXTURE, "fp8"),
         (MIXTURE, "compressed-tensors in int4"),
+        (MIXTURE, "compressed-tensors in int4 with zero points"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.model_type,
 )

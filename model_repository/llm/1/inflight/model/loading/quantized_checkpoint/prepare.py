@@ -12,12 +12,13 @@ from transformers import PreTrainedConfig
 from inflight.config import EngineConfig
 from inflight.errors import UnsupportedModel
 from inflight.model.loading.config_errors import one_line
+from inflight.model.loading.quantized_checkpoint import compressed_experts
 from inflight.model.loading.quantized_checkpoint.formats import BITS_OF_GPTQ
 from inflight.model.loading.quantized_checkpoint.quantizer import FORMATS, METHOD
 
 logger = logging.getLogger(__name__)
 
-_BY_TRANSFORMERS = ("compressed-tensors", "mxfp4")
+_BY_TRANSFORMERS = (compressed_experts.METHOD, "mxfp4")
 """Formats that transformers itself dequantizes if it is told to."""
 
 _AUTO_ROUND = "auto-round"
@@ -59,6 +60,8 @@ def prepare(config: EngineConfig, hf_config: PreTrainedConfig) -> bool:
     method = original.get("quant_method")
     if problem := _problem(original):
         raise UnsupportedModel(f"its weights are quantized with {method}, and its quantization_config has {problem}")
+    if method == compressed_experts.METHOD:
+        compressed_experts.register()
     if method in FORMATS:
         hf_config.quantization_config = {"quant_method": METHOD, "original": original}
     else:
@@ -122,7 +125,7 @@ def _problem(original: Mapping[str, Any]) -> str | None:
         return f"bits {bits!r}; it must be one of {', '.join(map(str, BITS_OF_GPTQ))}"
     if method == "modelopt" and (algorithm := original.get("quant_algo")) not in _ALGORITHMS_OF_MODELOPT:
         return f"quant_algo {algorithm!r}; it must be {' or '.join(_ALGORITHMS_OF_MODELOPT)}"
-    if method == "compressed-tensors" and (problem := _problem_of_groups(original)):
+    if method == compressed_experts.METHOD and (problem := _problem_of_groups(original)):
         return f"config_groups {problem}"
     layout = original.get("checkpoint_format") or original.get("format") or original.get("version")
     layouts = {"gptq": ("gptq", "gptq_v2"), "awq": ("gemm",)}.get(method, ())
