@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
+from inflight import InvalidRequest, TextPair
 from inflight.text.prompt_encoder import PromptEncoder
 from tests.unit.test_longest_token import TEXTS, UNBOUNDED, of_bytes
 
@@ -77,3 +78,41 @@ def test_a_text_with_very_long_tokens_is_cut_at_a_bound() -> None:
     """One token of this tokenizer stands for a run of any length."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=UNBOUNDED["unigram"])
     assert len(PromptEncoder(tokenizer, max_model_len=8).encode_end("b" * 2**21, 8)) == 1
+
+
+def of_pairs(chat_template: str | None) -> Any:
+    tokenizer = of_bytes()
+    end = tokenizer.token_to_id("<end>")
+    pair = {"single": "$A", "pair": "$A <end> $B <end>"}
+    tokenizer.post_processor = processors.TemplateProcessing(**pair, special_tokens=[("<end>", end)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=chat_template)
+
+
+BY_TEMPLATE = "{% for m in messages %}{{ {'query': '?', 'document': '!'}[m.role] }}{{ m.content }}{% endfor %}."
+
+
+@pytest.mark.parametrize("chat_template", [None, BY_TEMPLATE])
+@given(document=TEXTS, most=st.integers(8, 16))
+def test_of_a_query_and_a_document_the_end_of_the_document_is_cut(
+    chat_template: str | None, document: str, most: int
+) -> None:
+    encoder = PromptEncoder(of_pairs(chat_template), max_model_len=1000)
+    kept = encoder.encode_beginning(TextPair("6", document), most)
+    beginnings = [encoder.encode(TextPair("6", document[:length])) for length in range(len(document) + 1)]
+    fitting = [each for each in beginnings if len(each) <= most]
+    assert kept in fitting
+    # Nearly all that fits stays: what is left of a token that was cut may be several. Of control tokens, more may go.
+    assert "<end>" in document or len(kept) >= max(map(len, fitting)) - 4
+
+
+def test_a_query_is_not_cut() -> None:
+    encoder = PromptEncoder(of_pairs(None), max_model_len=100)
+    assert len(encoder.encode(TextPair("6666 6666", "7"))) > 8
+    message = r"^truncate_prompt_tokens is 8; the prompt has \d+ tokens without the document, which alone can be cut"
+    with pytest.raises(InvalidRequest, match=message):
+        encoder.encode_beginning(TextPair("6666 6666", "7"), 8)
+
+
+def test_a_long_document_is_cut_before_it_is_tokenized() -> None:
+    encoder = PromptEncoder(of_pairs(None), max_model_len=100)
+    assert len(encoder.encode_beginning(TextPair("6", "7" * 10_000_000), 50)) == 50

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from inflight.errors import InvalidRequest
@@ -71,12 +72,21 @@ class PromptEncoder:
 
     def encode_beginning(self, prompt: Prompt, most: int) -> list[int]:
         """Return the first tokens of a prompt, and after them those that come after every text, as `encode_end` does
-        the last ones. Raises what that raises."""
+        the last ones. Of a query and a document, the document alone is cut.
+
+        Raises:
+            InvalidRequest: as `encode_end` does, or not even the query fits.
+        """
         return self._encode_part(prompt, most, beginning=True)
 
     def _encode_part(self, prompt: Prompt, most: int, *, beginning: bool) -> list[int]:
         if isinstance(prompt, TextPair):
-            raise InvalidRequest("truncate_prompt_tokens is given with a query and a document, which stay whole")
+            if not beginning:
+                raise InvalidRequest(
+                    "truncate_prompt_tokens is given with a query and a document; truncation_side must be right, as "
+                    "only the end of the document can be cut"
+                )
+            return self._encode_cut_pair(prompt, most)
         if not isinstance(prompt, str):
             return _whole_numbers(prompt)[:most] if beginning else _whole_numbers(prompt)[-most:]
         tokenizer = self.tokenizer("a text prompt")
@@ -116,6 +126,28 @@ class PromptEncoder:
         with unknown_text_refused("query and document"):
             self._check_size("query and document", pair.query + pair.document)
             return list(tokenizer(pair.query, pair.document)["input_ids"])
+
+    def _encode_cut_pair(self, pair: TextPair, most: int) -> list[int]:
+        backend, token_ids = self.tokenizer("a query").backend_tokenizer, list[int]()
+        document = self._part_of(pair.document, most, beginning=True)
+        while True:
+            (encoding,) = backend.encode_batch([document], add_special_tokens=False)
+            too_many = len(encoding) - most
+            if too_many <= 0:
+                token_ids = self._encode_pair(replace(pair, document=document))
+                too_many = len(token_ids) - most
+                if too_many <= 0:
+                    return token_ids
+            if not document:
+                raise InvalidRequest(
+                    f"truncate_prompt_tokens is {most}; the prompt has {len(token_ids)} tokens without the document, "
+                    "which alone can be cut"
+                )
+            # Of a document that spells control tokens, these are one token each here, and several beside the query.
+            kept = max(len(encoding) - too_many, len(encoding) // 2)
+            # The tokens on both sides may be parts of one character. Then it goes, too.
+            end = min(encoding.offsets[kept - 1][1], encoding.offsets[kept][0])
+            document = document[: min(end, len(document) - 1)]
 
     def tokenizer(self, needed_for: str) -> Any:
         """Return the tokenizer, which a request needs for one of its fields.
