@@ -20,6 +20,7 @@ from inflight_gateway.messages import images_of, sent_messages
 from inflight_gateway.responses import Classification, PromptCount, Reranking, Scores
 from inflight_gateway.sampling import queueing
 from inflight_gateway.scoring_requests import (
+    AnyRerankRequest,
     ClassifyRequest,
     ClassifyText,
     OfPairs,
@@ -74,19 +75,35 @@ async def score(body: ScoreRequest, service: TheService, request: Request) -> Re
     return _answer("score", service.name_of(body.model), found, data=data)
 
 
-@router.post("/rerank", include_in_schema=False, response_model=None)
 @router.post("/v2/rerank", include_in_schema=False, response_model=None)
 @router.post("/v1/rerank", response_model=None, responses={200: {"model": Reranking}})
 async def rerank(body: RerankRequest, service: TheService, request: Request) -> Response:
     """Order documents by how well they answer a query, the best first. As of Cohere and Jina."""
     texts = body.texts
     scores, found = await _scores([(body.query, text) for text in texts], body, service, request)
-    best = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
+    best = _best_first(scores)[: body.top_n]
     results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in best]
     if body.return_documents is not False:
         for result in results:
             result["document"] = {"text": texts[result["index"]]}
     return _answer("rerank", service.name_of(body.model), found, results=results)
+
+
+@router.post("/rerank", include_in_schema=False, response_model=None)
+async def rerank_or_rank(body: AnyRerankRequest, service: TheService, request: Request) -> Response:
+    """As `rerank`, or with `texts` in place of `documents`, as of Text Embeddings Inference."""
+    if isinstance(body, RerankRequest):
+        return await rerank(body, service, request)
+    scores, _ = await _scores([(body.query, text) for text in body.texts], body, service, request)
+    ranks: list[dict[str, Any]] = [{"index": index, "score": scores[index]} for index in _best_first(scores)]
+    if body.return_text:
+        for rank in ranks:
+            rank["text"] = body.texts[rank["index"]]
+    return JSONResponse(ranks)
+
+
+def _best_first(scores: Sequence[float]) -> list[int]:
+    return sorted(range(len(scores)), key=lambda index: -scores[index])
 
 
 async def _scores(
@@ -130,9 +147,8 @@ async def _classified(
     prompts: Sequence[AnyPrompt], body: Scoring, service: Service, request: Request
 ) -> list[Embedding]:
     concurrency, options = await _begin("classify", len(prompts), body, service, request)
-    use_activation = body.use_activation is not False
     found = await service.client.classify_many(
-        prompts, use_activation=use_activation, concurrency=concurrency, **options
+        prompts, use_activation=body.is_activated, concurrency=concurrency, **options
     )
     _count(found, service)
     return found

@@ -1,11 +1,11 @@
 """Requests to classify, to score and to rerank, by the names of vLLM, Cohere and Jina."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo
 
-from inflight_client import Prompt
+from inflight_client import Prompt, Queueing
 from inflight_gateway.chat_request import MAX_MESSAGES, ChatMessage
 from inflight_gateway.embedding_request import Cut
 from inflight_gateway.schemas import MAX_INPUTS, Authored, Count, Input, Text, several, text_or_list
@@ -24,6 +24,11 @@ class Scoring(Authored, Cut):
     use_activation: bool | None = Field(
         None, description="As in vLLM. False: logits in place of probabilities. Default: true."
     )
+
+    @property
+    def is_activated(self) -> bool:
+        """Whether the scores are probabilities."""
+        return self.use_activation is not False
 
 
 class OfPairs(Scoring):
@@ -146,3 +151,36 @@ class RerankRequest(OfPairs):
     def texts(self) -> list[str]:
         """The texts of the documents."""
         return [each if isinstance(each, str) else each.text for each in self.documents]
+
+
+class RankRequest(OfPairs):
+    """The body of POST /rerank in the form of Text Embeddings Inference."""
+
+    query: Text
+    texts: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)]
+    raw_scores: bool | None = Field(None, description="Logits in place of probabilities. Default: false.")
+    return_text: bool | None = Field(None, description="Whether results have the texts. Default: false.")
+    truncate: bool | None = Field(None, description="Cut what is too long for the model. Default: false.")
+    truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
+
+    @property
+    def is_activated(self) -> bool:
+        """Whether the scores are probabilities."""
+        return super().is_activated and not self.raw_scores
+
+    @property
+    def truncation(self) -> Queueing:
+        """What the server is told of it."""
+        if not self.truncate:
+            return super().truncation
+        side: Literal["left", "right"] = "left" if self.truncation_direction in ("left", "Left") else "right"
+        return {"truncate_prompt_tokens": -1, "truncation_side": side}
+
+
+def _rerank_form(value: Any) -> str:
+    return "texts" if isinstance(value, dict) and "texts" in value else "documents"
+
+
+AnyRerankRequest = Annotated[
+    Annotated[RankRequest, Tag("texts")] | Annotated[RerankRequest, Tag("documents")], Discriminator(_rerank_form)
+]

@@ -35,6 +35,21 @@ def test_documents_are_ordered(gateway: GatewayProcess, path: str) -> None:
     assert best["results"] == [{"index": 1, "relevance_score": 2}]
 
 
+def test_documents_are_ranked_as_by_text_embeddings_inference(gateway: GatewayProcess) -> None:
+    texts = ["a", "one two", "two b"]
+
+    def ranks(**fields: Any) -> Any:
+        reply = httpx.post(f"{gateway.url}/rerank", json={"query": "one two", "texts": texts, **fields})
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    best_first = [{"index": 1, "score": 2}, {"index": 2, "score": 1}, {"index": 0, "score": 0}]
+    assert ranks() == ranks(raw_scores=False, return_text=False, truncate=False) == best_first
+    assert ranks(raw_scores=True)[0] == {"index": 0, "score": 0}
+    assert ranks(return_text=True)[0] == {"index": 1, "score": 2, "text": "one two"}
+    assert ranks(truncate=True, truncation_direction="Right") == best_first
+
+
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
 @pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents")])
 def test_scores(gateway: GatewayProcess, path: str, names: tuple[str, str]) -> None:
@@ -89,6 +104,10 @@ def test_as_many_documents_as_a_request_may_have(gateway: GatewayProcess) -> Non
         ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, "top_n"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 5}, "max_tokens_per_doc"),
         ("/v1/rerank", {"query": "!error INVALID_ARG", "documents": ["b"]}, None),
+        ("/v1/rerank", {"query": "a", "texts": ["b"]}, "documents"),
+        ("/rerank", {"query": "a", "texts": []}, "texts"),
+        ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, "documents"),
+        ("/rerank", {"query": "a"}, "documents"),
         ("/v1/score", {"queries": ["a", "b"], "documents": ["c"]}, "documents"),
         ("/v1/score", {"queries": ["a", "b"], "documents": "cd"}, "documents"),
         ("/v1/score", {"text_1": "a"}, "text_2"),

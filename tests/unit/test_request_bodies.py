@@ -13,7 +13,7 @@ from inflight_gateway.messages_api.conversation import images_of
 from inflight_gateway.messages_api.request import MessagesRequest
 from inflight_gateway.responses_api.request import ResponsesRequest
 from inflight_gateway.schemas import CompletionRequest
-from inflight_gateway.scoring_requests import RerankRequest
+from inflight_gateway.scoring_requests import RankRequest, RerankRequest
 from inflight_gateway.tokenize_request import DetokenizeRequest, TokenizeRequest
 
 USER = [{"role": "user", "content": "one"}]
@@ -79,6 +79,20 @@ def test_an_instruction_is_a_variable_of_the_template() -> None:
     both = {"query": "a", "documents": ["b"], "instruction": "a", "chat_template_kwargs": {"instruction": "c"}}
     assert RerankRequest.model_validate(both).template_kwargs == {"instruction": "c"}
     assert RerankRequest.model_validate({"query": "a", "documents": ["b"]}).template_kwargs == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, {}),
+        ({"truncate": False, "truncation_direction": "left"}, {}),
+        ({"truncate": True}, {"truncate_prompt_tokens": -1, "truncation_side": "right"}),
+        ({"truncate": True, "truncation_direction": "Left"}, {"truncate_prompt_tokens": -1, "truncation_side": "left"}),
+        ({"truncate_prompt_tokens": 9}, {"truncate_prompt_tokens": 9, "truncation_side": "right"}),
+    ],
+)
+def test_texts_to_rank_are_cut_to_the_context(given: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert RankRequest.model_validate({"query": "a", "texts": ["b"], **given}).truncation == wanted
 
 
 def test_neighbouring_texts_are_one_part() -> None:
