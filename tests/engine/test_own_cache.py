@@ -11,7 +11,7 @@ from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.own_cache.cache_size import measure_cache
 from inflight.model.own_cache.own_cache_forward import OwnCacheForward
 from scripts.reference.tiny_models import OWN_CACHE, SERVED, save_model
-from tests.engine.models import drain, greedy, make_engine, make_prompt, tokens
+from tests.engine.models import cached_in_turns, drain, engine_of, greedy, make_engine, make_prompt, tokens
 
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
 CHAT = make_prompt(30)
@@ -22,12 +22,6 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp(request.param)
     save_model(OWN_CACHE[request.param].config, folder)
     return folder, load_model(EngineConfig(model=str(folder), dtype="float32", max_model_len=256))
-
-
-def engine_of(loaded: tuple[Path, LoadedModel], **settings: Any) -> Engine:
-    folder, model = loaded
-    defaults = {"dtype": "float32", "block_size": 8, "kv_cache_tokens": 1024}
-    return Engine(EngineConfig(model=str(folder), **{**defaults, **settings}), model)
 
 
 def caches_of(engine: Engine) -> dict[int, Any]:
@@ -42,13 +36,7 @@ def grows(loaded: tuple[Path, LoadedModel]) -> bool:
 
 
 def test_turns_of_a_chat_reuse_caches_of_one_size_and_stay_the_same(loaded: tuple[Path, LoadedModel]) -> None:
-    engine, calm = engine_of(loaded), engine_of(loaded, enable_prefix_caching=False)
-    prompt, cached = CHAT, []
-    for turn in range(3):
-        found, wanted = engine.generate([prompt], greedy(12)), calm.generate([prompt], greedy(12))
-        assert tokens(found) == tokens(wanted)
-        cached.append(found[0].num_cached_tokens)
-        prompt = [*prompt, *found[0].token_ids, *make_prompt(5, seed=turn)]
+    cached = cached_in_turns(engine_of(loaded), engine_of(loaded, enable_prefix_caching=False), CHAT)
     assert (cached == [0, 0, 0]) == grows(loaded)
 
 

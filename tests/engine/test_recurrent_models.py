@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from inflight import Engine, EngineConfig, RequestOutput, SamplingParams, UnsupportedModel
+from inflight import EngineConfig, RequestOutput, SamplingParams, UnsupportedModel
 from inflight.model.cpu.kernels import load_kernels
 from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.recurrent.state_pool import StatePool
 from inflight.model.recurrent.time_steps import bound_steps, bounded_steps
 from scripts.reference.tiny_models import RECURRENT, SERVED, save_model
-from tests.engine.models import drain, greedy, make_engine, make_prompt, tokens
+from tests.engine.models import cached_in_turns, drain, engine_of, greedy, make_engine, make_prompt, tokens
 
 PROMPTS = [make_prompt(length) for length in (40, 3, 25, 31)]
 CHAT = make_prompt(30)
@@ -29,25 +29,13 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return folder, load_model(EngineConfig(model=str(folder), dtype="float32"))
 
 
-def engine_of(loaded: tuple[Path, LoadedModel], **settings: Any) -> Engine:
-    folder, model = loaded
-    defaults = {"dtype": "float32", "block_size": 8, "kv_cache_tokens": 1024}
-    return Engine(EngineConfig(model=str(folder), **{**defaults, **settings}), model)
-
-
 def chosen(output: RequestOutput) -> list[float]:
     assert output.prompt_logprobs is not None
     return [each.chosen for each in output.prompt_logprobs if each is not None]
 
 
 def test_turns_of_a_chat_reuse_states_and_stay_the_same(loaded: tuple[Path, LoadedModel]) -> None:
-    engine, calm = engine_of(loaded), engine_of(loaded, enable_prefix_caching=False)
-    prompt, cached = CHAT, []
-    for turn in range(3):
-        found, wanted = engine.generate([prompt], greedy(12)), calm.generate([prompt], greedy(12))
-        assert tokens(found) == tokens(wanted)
-        cached.append(found[0].num_cached_tokens)
-        prompt = [*prompt, *found[0].token_ids, *make_prompt(5, seed=turn)]
+    cached = cached_in_turns(engine_of(loaded), engine_of(loaded, enable_prefix_caching=False), CHAT)
     # Up to the last full block of what was computed: 30 + 12 - 1 tokens, and so on.
     assert cached == [0, 40, 56]
 
