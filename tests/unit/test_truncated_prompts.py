@@ -116,3 +116,10 @@ def test_a_query_is_not_cut() -> None:
 def test_a_long_document_is_cut_before_it_is_tokenized() -> None:
     encoder = PromptEncoder(of_pairs(None), max_model_len=100)
     assert len(encoder.encode_beginning(TextPair("6", "7" * 10_000_000), 50)) == 50
+
+
+def test_the_length_at_which_a_tokenizer_cut_in_training_does_not_count() -> None:
+    tokenizer = of_pairs(None)
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(length=30)
+    assert len(PromptEncoder(tokenizer, max_model_len=100).encode_beginning(TextPair("6", "7" * 100), 50)) == 50

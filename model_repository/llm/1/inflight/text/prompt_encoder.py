@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from tokenizers import Tokenizer
+
 from inflight.errors import InvalidRequest
 from inflight.text.chat import Chat, chat_ids
 from inflight.text.longest_token import LongestToken
@@ -39,6 +41,10 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
         self._longest_token = None if tokenizer is None else LongestToken.of(tokenizer)
+        if isinstance(backend := getattr(tokenizer, "backend_tokenizer", None), Tokenizer):
+            # Many tokenizers of rerankers come with a length of training. transformers resets it, but only when called.
+            backend.no_truncation()
+            backend.no_padding()
 
     def encode(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text or a pair of texts, or a list of tokens as it is.
