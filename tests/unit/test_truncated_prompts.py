@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer, normalizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from inflight import InvalidRequest, TextPair
@@ -105,12 +105,15 @@ def test_of_a_query_and_a_document_the_end_of_the_document_is_cut(
     assert "<end>" in document or len(kept) >= max(map(len, fitting)) - 4
 
 
-def test_a_query_is_not_cut() -> None:
-    encoder = PromptEncoder(of_pairs(None), max_model_len=100)
-    assert len(encoder.encode(TextPair("6666 6666", "7"))) > 8
+@pytest.mark.parametrize("document", ["7", "", "\a"])
+def test_a_query_is_not_cut(document: str) -> None:
+    tokenizer = of_pairs(None)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("\a", "")
+    encoder = PromptEncoder(tokenizer, max_model_len=100)
+    assert len(encoder.encode(TextPair("6666 6666", document))) > 8
     message = r"^truncate_prompt_tokens is 8; the prompt has \d+ tokens without the document, which alone can be cut"
     with pytest.raises(InvalidRequest, match=message):
-        encoder.encode_beginning(TextPair("6666 6666", "7"), 8)
+        encoder.encode_beginning(TextPair("6666 6666", document), 8)
 
 
 def test_a_long_document_is_cut_before_it_is_tokenized() -> None:

@@ -144,7 +144,7 @@ class PromptEncoder:
                 too_many = len(token_ids) - most
                 if too_many <= 0:
                     return token_ids
-            if not document:
+            if not (document and len(encoding)):  # A tokenizer may drop some characters.
                 raise InvalidRequest(
                     f"truncate_prompt_tokens is {most}; the prompt has {len(token_ids)} tokens without the document, "
                     "which alone can be cut"
