@@ -71,7 +71,6 @@ def test_adapters_have_names_and_folders() -> None:
     refused("lora_modules['a'] is ''; it must be a folder or a hub id", lora_modules={"a": ""})
     refused("lora_modules has a name of 0 characters; it must have 1 to 256", lora_modules={"": "/a"})
     refused("lora_modules has 257 adapters; it must have at most 256", lora_modules={str(i): "/a" for i in range(257)})
-    refused("lora_modules is given, and tensor_parallel_size is 2", lora_modules={"a": "/a"}, tensor_parallel_size=2)
     role = {"kv_role": "kv_both"}
     refused(
         "lora_modules is given, and kv_transfer_config has a kv_role", lora_modules={"a": "/a"}, kv_transfer_config=role

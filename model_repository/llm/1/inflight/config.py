@@ -254,8 +254,6 @@ class EngineConfig(SchedulerConfig):
         several = f"tensor_parallel_size is {self.tensor_parallel_size}"
         if SpeculativeConfig.of(self.speculative_config).model is not None:
             raise ValueError(f"speculative_config names a model that drafts, and {several}; it must be 1")
-        if self.lora_setting:
-            raise ValueError(f"{self.lora_setting} is given, and {several}; it must be 1")
         if self.classifier_from_token:
             raise ValueError(f"classifier_from_token is given, and {several}; it must be 1")
         if self.enable_prompt_embeds:

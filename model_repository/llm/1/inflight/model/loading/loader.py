@@ -45,6 +45,7 @@ from inflight.model.loading.tokenizer import load_tokenizer, warn_of_others_toke
 from inflight.model.loading.weights import check_fractions, load_divided_module, load_module
 from inflight.model.long_rope import switch_rope
 from inflight.model.lora.adapters import Adapters
+from inflight.model.lora.division import AdapterDivision
 from inflight.model.lora.load_adapters import load_adapters
 from inflight.model.lora.lora_forward import EagerAdapted
 from inflight.model.own_cache.cache_size import OwnCache
@@ -141,11 +142,13 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
     description.checkpoint.check_weights()
     classifier = load_classifier(hf_config, description.checkpoint.weight_files) if is_classifier(hf_config) else None
     reference: Callable[[], AbstractContextManager[None]] = nullcontext
+    division = None
     if shards is None:
         module, has_head = load_module(config, hf_config, device)
     else:
         module, has_head, divided = load_divided_module(config, hf_config, shards)
         reference = partial(whole, divided, shards)
+        division = AdapterDivision(module, divided, shards)
     if is_quantized:
         check_experts(description.checkpoint.weight_files)
     else:
@@ -160,7 +163,7 @@ def load_model(config: EngineConfig, shards: Shards | None = None, *, length: in
     check, reading, max_model_len, rope_switch = _read(
         module, config, tokenizer, partial(SelfCheck, reference=reference, worst=worst), length
     )
-    passes = _passes(module, reading, config, check, is_divided=shards is not None)
+    passes = _passes(module, reading, config, check, division)
     return LoadedModel(
         module=module,
         layers=reading.layers,
@@ -206,17 +209,22 @@ class _Passes(NamedTuple):
     embeds: EmbedsReader | None = None
 
 
-def _passes(module: Any, reading: Reading, config: EngineConfig, check: SelfCheck, *, is_divided: bool) -> _Passes:
-    """Make the forward pass, with those for LoRA adapters, and for embeddings or else images."""
+def _passes(
+    module: Any, reading: Reading, config: EngineConfig, check: SelfCheck, division: AdapterDivision | None
+) -> _Passes:
+    """Make the forward pass, with those for LoRA adapters, and for embeddings or else images.
+
+    A model that is divided over ranks has a `division`.
+    """
     layers = reading.layers
     backend, forward = optimize(module, reading, config, check)
     adapters = None
     if config.lora_setting is not None:
-        forward, adapters = load_adapters(module, layers, backend, forward, config, check)
+        forward, adapters = load_adapters(module, layers, backend, forward, config, check, division)
     if config.enable_prompt_embeds:
         embeds, forward = load_embeds(module, reading, forward, check, backend)
         return _Passes(backend, forward, adapters, embeds=embeds)
-    if is_divided or not reading.has_our_attention or reading.states:
+    if division is not None or not reading.has_our_attention or reading.states:
         return _Passes(backend, forward, adapters)
     forwards = partial(image_forwards, module, reading, backend, forward, check)
     found = load_image_reader(module, config, check, layers, backend, forwards)

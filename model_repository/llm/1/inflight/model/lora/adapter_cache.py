@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from inflight.errors import InvalidRequest, QueueFull
 from inflight.lora.adapter import Adapter
@@ -29,6 +29,8 @@ class AdapterCache:
 
     def __init__(self, folder: LoraFolder, slots: Iterable[int], layers: AdaptedLayers) -> None:
         self.folder, self._layers = folder, layers
+        self.put: Callable[[int, AdapterWeights], None] = layers.put
+        """Puts an adapter into a slot: of a divided model, on all ranks."""
         self._free = list(slots)
         self.num_slots = len(self._free)
         self._kept = OrderedDict[str, tuple[Adapter, Version]]()
@@ -79,9 +81,14 @@ class AdapterCache:
         if version is None:
             return None
         weights = self._weights(name, version)
-        adapter = Adapter(name, self._free_slot(name), weights.digest)
-        weakref.finalize(adapter, self._free.append, adapter.slot).atexit = False
-        self._layers.put(adapter.slot, weights)
+        slot = self._free_slot(name)
+        try:
+            self.put(slot, weights)
+        except BaseException:
+            self._free.append(slot)
+            raise
+        adapter = Adapter(name, slot, weights.digest)
+        weakref.finalize(adapter, self._free.append, slot).atexit = False
         self.num_read += 1
         with self._lock:
             self._kept[name] = adapter, version

@@ -54,6 +54,10 @@ class AdapterWeights:
     where: str
     """What names it, to begin messages with."""
 
+    def rank(self, layer: str) -> int:
+        """Return its rank in a layer; 0 if it does not change it."""
+        return len(self.layers[layer].down) if layer in self.layers else 0
+
 
 def read_named_adapter(name: str, folder: str) -> AdapterWeights:
     """Read the adapter that `lora_modules` calls `name`, from a local folder or the hub.

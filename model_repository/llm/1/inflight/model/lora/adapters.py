@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from inflight.errors import InvalidRequest
 from inflight.lora.adapter import Adapter
 from inflight.model.lora.adapter_cache import AdapterCache
+from inflight.model.lora.lora_layers import AdaptedLayers
 
 # A message should fit on a screen.
 _MAX_NAMED = 20
@@ -17,8 +18,10 @@ class Adapters:
 
     named: Mapping[str, Adapter]
     """Those of `lora_modules`, which are always in memory."""
+    layers: AdaptedLayers
+    """Where adapters are in memory."""
     cache: AdapterCache | None = None
-    """Those of `lora_folder`, if it is given."""
+    """Those of `lora_folder`, if it is given. In a divided model, only rank 0 reads them."""
 
     @property
     def most_in_memory(self) -> int:

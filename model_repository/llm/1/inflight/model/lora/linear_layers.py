@@ -13,20 +13,22 @@ from inflight.model.cpu.packed_linear import PackedLinear
 from inflight.model.forward import ForwardPass
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.self_check import SelfCheck
+from inflight.model.parallel.layers import linear_in, names_before
 
 
 def linear_layer(module: Any, name: str, where: str) -> tuple[nn.Module, int, int]:
-    """Return a layer by its name, and its numbers of inputs and outputs.
+    """Return a layer by its name, and its numbers of inputs and outputs. Of a divided layer, it is this rank's part.
 
     Raises:
         UnsupportedModel: it is no linear layer, or the output head. The message begins with `where`.
     """
     try:
-        layer = module.get_submodule(name)
+        found = module.get_submodule(name)
     except AttributeError:
         raise UnsupportedModel(f"{where}; it changes {name}, which {type(module).__name__} does not have") from None
-    if layer is module.get_output_embeddings():
+    if found is module.get_output_embeddings():
         raise UnsupportedModel(f"{where}; it changes {name}, the output head; that is not supported")
+    layer = linear_in(found)
     widths = _widths(layer)
     if widths is None:
         kind = type(layer).__name__
@@ -53,7 +55,9 @@ def layers_of_all_tokens(
     An expert of a mixture gets some of them, and an encoder of images none.
     """
     head = module.get_output_embeddings()
-    names = {layer: name for name, layer in module.named_modules() if _widths(layer) and layer is not head}
+    names = {layer: name for layer, name in names_before(module).items() if _widths(layer)}
+    if head is not None:
+        names.pop(linear_in(head), None)
     num_tokens, get_all, get_some = 0, set[nn.Module](), set[nn.Module]()
 
     def note_batch(_: nn.Module, __: tuple[Any, ...], arguments: Mapping[str, Any]) -> None:

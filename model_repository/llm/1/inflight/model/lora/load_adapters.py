@@ -21,6 +21,7 @@ from inflight.model.loading.self_check import SelfCheck
 from inflight.model.lora.adapter_cache import AdapterCache
 from inflight.model.lora.adapter_weights import read_named_adapter
 from inflight.model.lora.adapters import Adapters
+from inflight.model.lora.division import AdapterDivision
 from inflight.model.lora.linear_layers import layers_of_all_tokens
 from inflight.model.lora.lora_forward import EagerAdapted, WithMixedAdapters
 from inflight.model.lora.lora_layers import AdaptedLayers
@@ -39,27 +40,38 @@ def load_adapters(
     plain: ForwardPass,
     config: EngineConfig,
     check: SelfCheck,
+    division: AdapterDivision | None,
 ) -> tuple[ForwardPass, Adapters]:
     """Return the forward pass of a model with adapters, and the adapters: those in `lora_modules`, and `lora_folder`.
 
-    `plain` is its forward pass without them.
+    `plain` is its forward pass without them. A model that is divided over ranks has a `division`. Then each rank reads
+    those in `lora_modules`, and rank 0 alone those in `lora_folder`.
 
     Raises:
         UnsupportedModel: an adapter does not fit this kind of model.
         ValueError: an adapter or the folder cannot be read.
     """
-    folder = None if config.lora_folder is None else LoraFolder(config.lora_folder, config.lora_modules)
+    folder = None
+    if config.lora_folder is not None and (division is None or division.shards.rank == 0):
+        folder = LoraFolder(config.lora_folder, config.lora_modules)
     named = tqdm(config.lora_modules.items(), desc="adapters", disable=len(config.lora_modules) < 10)
     weights = {name: read_named_adapter(name, files) for name, files in named}
     eager = EagerAdapted(EagerForward(module, backend, [layer.window for layer in layers]))
     ranks: dict[str, int] = {}
-    if folder is not None:
+    if division is not None:
+        division.check_same(list(weights.values()))
+    if config.lora_folder is not None:
         names = layers_of_all_tokens(module, eager.forward, layers, backend, check)
         ranks = dict.fromkeys(names, config.max_lora_rank)
-    spare = range(len(weights), len(weights) + (0 if folder is None else config.max_loras))
+    spare = range(len(weights), len(weights) + (0 if config.lora_folder is None else config.max_loras))
     on_cpu = config.enable_kernels and module.device.type == "cpu" and module.dtype == torch.bfloat16
     slots = AdaptedLayers(
-        module, weights.values(), slots=len(weights) + len(spare), ranks=ranks, kernel=on_cpu and load_kernels()
+        module,
+        weights.values(),
+        slots=len(weights) + len(spare),
+        ranks=ranks,
+        kernel=on_cpu and load_kernels(),
+        division=division,
     )
     for slot, each in enumerate(weights.values()):
         slots.check(each)
@@ -70,7 +82,7 @@ def load_adapters(
     logger.info("LoRA adapters: %d slots of %.1f MiB", len(weights) + len(spare), slots.nbytes_per_slot / 2**20)
     adapters = {name: Adapter(name, slot, each.digest) for slot, (name, each) in enumerate(weights.items())}
     cache = None if folder is None else AdapterCache(folder, spare, slots)
-    return RoutedForward(plain, adapted, has_adapters), Adapters(adapters, cache)
+    return RoutedForward(plain, adapted, has_adapters), Adapters(adapters, slots, cache)
 
 
 def _checked(

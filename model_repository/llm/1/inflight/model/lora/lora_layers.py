@@ -10,6 +10,7 @@ from torch import nn
 from inflight.errors import UnsupportedModel
 from inflight.model.lora.active_adapters import active_adapters
 from inflight.model.lora.adapter_weights import AdapterWeights, LayerDelta
+from inflight.model.lora.division import AdapterDivision
 from inflight.model.lora.linear_layers import linear_layer
 
 _LANES = 16
@@ -104,24 +105,33 @@ class AdaptedLayers:
     """The layers of a model that adapters change, with slots for a number of adapters."""
 
     def __init__(
-        self, module: Any, named: Iterable[AdapterWeights], *, slots: int, ranks: Mapping[str, int], kernel: bool
+        self,
+        module: Any,
+        named: Iterable[AdapterWeights],
+        *,
+        slots: int,
+        ranks: Mapping[str, int],
+        kernel: bool,
+        division: AdapterDivision | None = None,
     ) -> None:
         """Prepare the layers that the `named` adapters change, and those of `ranks`, which hold such a rank at least.
 
-        All slots are empty.
+        All slots are empty. A divided model has a `division`: it takes whole adapters, and keeps this rank's part.
 
         Raises:
             UnsupportedModel: an adapter changes what is not a linear layer of the model.
         """
-        self._module = module
+        self._module, self._division = module, division
         wheres, highest = dict[str, str](), dict(ranks)
         for adapter in named:
             for name, delta in adapter.layers.items():
                 wheres.setdefault(name, adapter.where)
                 highest[name] = max(highest.get(name, 0), len(delta.down))
         like, self._layers = next(module.parameters()), dict[str, AdaptedLayer]()
+        self._widths = dict[str, tuple[int, int]]()
         for name in sorted(highest):
             layer, inputs, outputs = linear_layer(module, name, wheres.get(name, ""))
+            self._widths[name] = (inputs, outputs) if division is None else division.widths(name, inputs, outputs)
             self._layers[name] = AdaptedLayer(
                 layer, inputs, outputs, slots=slots, rank=highest[name], like=like, kernel=kernel
             )
@@ -130,20 +140,36 @@ class AdaptedLayers:
     def nbytes_per_slot(self) -> int:
         return sum(layer.nbytes_per_slot for layer in self._layers.values())
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the layers, in the same order on all ranks."""
+        return list(self._layers)
+
+    def widths(self, name: str) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of a layer: of the whole one if the model is divided."""
+        return self._widths[name]
+
     def put(self, slot: int, adapter: AdapterWeights) -> None:
         """Put an adapter that passes `check` into a slot that no running request uses."""
-        for name, layer in self._layers.items():
-            layer.put(slot, adapter.layers.get(name))
+        for name in self._layers:
+            self.put_layer(name, slot, adapter.layers.get(name))
+
+    def put_layer(self, name: str, slot: int, delta: LayerDelta | None) -> None:
+        """Put the change of one layer into a slot. See `put` and `AdaptedLayer.put`."""
+        if delta is not None and self._division is not None:
+            delta = self._division.part(name, delta)
+        self._layers[name].put(slot, delta)
 
     @contextmanager
     def random(self, slots: Iterable[int]) -> Iterator[None]:
         """Have small random changes of all layers in these slots, which are empty afterwards."""
         generator, used = torch.Generator().manual_seed(0), list(slots)
-        for layer in self._layers.values():
+        for name, layer in self._layers.items():
+            inputs, outputs = self._widths[name]
             for slot in used:
-                down = torch.randn(layer.rank, layer.inputs, generator=generator) / layer.inputs**0.5
-                up = _RANDOM_SIZE * torch.randn(layer.outputs, layer.rank, generator=generator)
-                layer.put(slot, LayerDelta(down, up))
+                down = torch.randn(layer.rank, inputs, generator=generator) / inputs**0.5
+                up = _RANDOM_SIZE * torch.randn(outputs, layer.rank, generator=generator)
+                self.put_layer(name, slot, LayerDelta(down, up))
         try:
             yield
         finally:
@@ -168,11 +194,11 @@ class AdaptedLayers:
             raise UnsupportedModel(
                 f"{where}; it changes {name}, which does not get all tokens of a batch; that is not supported"
             )
-        found = delta.down.shape[1], delta.up.shape[0]
-        if found != (layer.inputs, layer.outputs):
+        found, wanted = (delta.down.shape[1], delta.up.shape[0]), self._widths[name]
+        if found != wanted:
             raise ValueError(
                 f"{where}; it has {found[0]} inputs and {found[1]} outputs for {name}; the model's layer has "
-                f"{layer.inputs} and {layer.outputs}"
+                f"{wanted[0]} and {wanted[1]}"
             )
         if len(delta.down) > layer.rank:
             raise ValueError(

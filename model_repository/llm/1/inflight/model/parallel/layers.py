@@ -114,6 +114,14 @@ class DividedWeight:
         assert part is not None
         return part
 
+    def part_of(self, matrix: torch.Tensor, shards: Shards) -> torch.Tensor:
+        """Return this rank's part of a matrix that is as long along `dim` as the whole weight, and divided like it."""
+        if self.copies > 1:
+            return matrix.reshape(shards.size // self.copies, -1, matrix.shape[1])[shards.rank // self.copies]
+        part = shards.part_of(self.size // self.pieces)
+        in_pieces = matrix.reshape(*matrix.shape[: self.dim], self.pieces, -1, *matrix.shape[self.dim + 1 :])
+        return in_pieces.narrow(self.dim + 1, part.start, part.stop - part.start).flatten(self.dim, self.dim + 1)
+
     def restored(self, part: torch.Tensor, shards: Shards) -> torch.Tensor:
         """Return the whole weight, of which `part` is this rank's part."""
         if self.is_share:
@@ -166,6 +174,19 @@ def divide(module: Any, shards: Shards, changes: Mapping[str, str]) -> list[Divi
         if isinstance(part, nn.Linear):
             part.out_features, part.in_features = part.weight.shape
     return divided
+
+
+def linear_in(part: nn.Module) -> nn.Module:
+    """Return the linear layer inside a module that `divide` has put around it, or else the module itself."""
+    return part.linear if isinstance(part, GatheredLinear | SummedLinear) else part
+
+
+def names_before(module: nn.Module) -> dict[nn.Module, str]:
+    """Return the name of each module as it was before `divide`: a layer has that of the module around it."""
+    names: dict[nn.Module, str] = {}
+    for name, part in module.named_modules():
+        names.setdefault(linear_in(part), name)
+    return names
 
 
 def _own_head(linear: nn.Linear, heads: int, shards: Shards) -> list[DividedWeight]:

@@ -11,9 +11,10 @@ from inflight.errors import OutOfMemory
 from inflight.model.parallel.rendezvous import Rendezvous
 from inflight.model.parallel.shards import RANK_LEFT
 
-PREPARE, LOAD, ALLOCATE, STEP, HEAD, RENEW = b"P", b"L", b"A", b"S", b"H", b"R"
+PREPARE, LOAD, ALLOCATE, STEP, HEAD, RENEW, ADAPTER = b"P", b"L", b"A", b"S", b"H", b"R", b"W"
 """Look whether a model can be loaded (pickled `Load`), load it, allocate a cache (pickled settings), run a step
-(`StepMessage`), compute logits of hidden states (their two sizes as int64), connect anew (the generation as int64)."""
+(`StepMessage`), compute logits of hidden states (their two sizes as int64), connect anew (the generation as int64), put
+a part of a LoRA adapter into its slot (`adapter_messages`)."""
 
 DONE, SHORT, LEFT, FAILED = b"D", b"M", b"L", b"F"
 """It is done, memory was short, another rank has left, or something else has failed. The last three have a reason."""

@@ -11,7 +11,8 @@ from inflight.config import EngineConfig
 from inflight.model.batch_arrays import Ints
 from inflight.model.loading.checkpoint_digest import checkpoint_digest
 from inflight.model.loading.loader import LoadedModel, device_of, load_model
-from inflight.model.parallel.protocol import ALLOCATE, DONE, HEAD, LOAD, PREPARE, RENEW, STEP, Load, answer_of
+from inflight.model.parallel.adapter_message import put_on_all_ranks
+from inflight.model.parallel.protocol import ADAPTER, ALLOCATE, DONE, HEAD, LOAD, PREPARE, RENEW, STEP, Load, answer_of
 from inflight.model.parallel.shards import Shards
 from inflight.model.parallel.step_message import StepMessage
 from inflight.model.runner import ModelRunner, within_memory
@@ -59,6 +60,8 @@ class Rank:
             self._runner.forward(step.arrays)
         elif command == HEAD:
             self._head(*_numbers(argument).tolist())
+        elif command == ADAPTER:
+            self._put_adapter(_numbers(argument))
         elif command == RENEW and self._shards is not None:
             self._shards.renew(int(_numbers(argument)[0]))
         elif command == ALLOCATE:
@@ -88,6 +91,12 @@ class Rank:
         assert model.shards is not None
         hidden = model.shards.broadcast(torch.empty((rows, width), dtype=model.dtype, device=model.device))
         within_memory(lambda: model.forward.head(hidden))
+
+    def _put_adapter(self, message: Ints) -> None:
+        model = self._model
+        assert model.shards is not None
+        assert model.adapters is not None
+        put_on_all_ranks(model.adapters.layers, message, model.shards, None)
 
 
 def _numbers(argument: bytes) -> Ints:

@@ -1,7 +1,9 @@
 """Runs a model that is divided over ranks: rank 0's side of every step."""
 
 import pickle
+import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -12,8 +14,11 @@ from inflight.config import EngineConfig
 from inflight.errors import EngineDead
 from inflight.model.batch_arrays import BatchArrays, Ints
 from inflight.model.forward import Outputs
+from inflight.model.lora.adapter_weights import AdapterWeights
+from inflight.model.lora.lora_layers import AdaptedLayers
+from inflight.model.parallel.adapter_message import adapter_messages, put_on_all_ranks
 from inflight.model.parallel.divided_model import LOADING_SECONDS, DividedModel
-from inflight.model.parallel.protocol import ALLOCATE, HEAD, RENEW, STEP
+from inflight.model.parallel.protocol import ADAPTER, ALLOCATE, HEAD, RENEW, STEP
 from inflight.model.parallel.step_message import StepMessage
 from inflight.model.row_timing import measure_rows
 from inflight.model.runner import ModelRunner, awaited, within_memory
@@ -52,6 +57,10 @@ class TensorParallelRunner:
         self.masker = self._mine.masker
         self.num_blocks, self.num_host_blocks = self._mine.num_blocks, self._mine.num_host_blocks
         self.swap_seconds_per_block = self._mine.swap_seconds_per_block
+        self._commands = threading.Lock()
+        """Held for a step, or while a part of an adapter is put on all ranks."""
+        if model.mine.adapters is not None and model.mine.adapters.cache is not None:
+            model.mine.adapters.cache.put = partial(self._put_adapter, model.mine.adapters.layers)
 
     def measure_rows(self, max_rows: int) -> RowTimes:
         """See `ModelRunner.measure_rows`."""
@@ -66,7 +75,7 @@ class TensorParallelRunner:
             EngineDead: a rank has ended or stands still. No further step can be run.
         """
         masks = self.masker.begin(plan.sampling)
-        with awaited(masks):
+        with awaited(masks), self._commands:
             sampling = SamplingBatch.of(plan.sampling)
             arrays = BatchArrays.of(plan, self._block_size)
             outputs = self._together(
@@ -83,6 +92,13 @@ class TensorParallelRunner:
         shards, forward = self._model.shards, self._model.mine.forward
         sizes = np.array(hidden.shape, dtype=np.int64)
         return self._together(HEAD, sizes, lambda: within_memory(lambda: forward.head(shards.broadcast(hidden))))
+
+    def _put_adapter(self, layers: AdaptedLayers, slot: int, adapter: AdapterWeights) -> None:
+        """Put an adapter into a slot on all ranks, in parts, between which steps may run. Any thread may call this."""
+        for message in adapter_messages(layers, slot, adapter):
+            put = partial(put_on_all_ranks, layers, message, self._model.shards, adapter)
+            with self._commands:
+                self._together(ADAPTER, message, put)
 
     def _together(self, command: bytes, argument: Ints, work: Callable[[], T]) -> T:
         try:
