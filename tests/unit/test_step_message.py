@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from inflight.lora.adapter import Adapter
 from inflight.model.batch_arrays import BatchArrays
-from inflight.model.parallel.step_message import StepMessage
+from inflight.model.parallel.step_message import Places, StepMessage
 from inflight.request import Request
 from inflight.sampling_params import SamplingParams
 from inflight.scheduler.plan import ScheduledRequest, StepPlan
@@ -28,15 +28,19 @@ def plans(draw: st.DrawFn) -> StepPlan:
     return StepPlan(tuple(scheduled), tables, (), draw(PAIRS), draw(PAIRS), draw(PAIRS))
 
 
-@given(plans())
-def test_a_message_is_read_as_it_was_written(plan: StepPlan) -> None:
+INTS = st.lists(st.integers(-(2**40), 2**40), max_size=9).map(lambda numbers: np.array(numbers, dtype=np.int64))
+
+
+@given(plans(), st.builds(Places, INTS, INTS, INTS, INTS, INTS))
+def test_a_message_is_read_as_it_was_written(plan: StepPlan, places: Places) -> None:
     arrays = BatchArrays.of(plan, BLOCK_SIZE)
-    found = StepMessage.decode(StepMessage.of(plan, arrays).encode())
+    found = StepMessage.decode(StepMessage.of(plan, arrays, places).encode())
     assert (found.swapped_out, found.forked, found.swapped_in) == (
         list(plan.swapped_out),
         list(plan.forked),
         list(plan.swapped_in),
     )
-    for name, array in vars(arrays).items():
-        np.testing.assert_array_equal(getattr(found.arrays, name), array)
-        assert getattr(found.arrays, name).dtype == np.int64
+    for mine, other in ((arrays, found.arrays), (places, found.places)):
+        for name, array in vars(mine).items():
+            np.testing.assert_array_equal(getattr(other, name), array)
+            assert getattr(other, name).dtype == np.int64

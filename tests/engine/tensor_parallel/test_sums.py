@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from inflight.errors import UnsupportedModel
 from inflight.model.parallel import shards as shards_module
 from inflight.model.parallel.rendezvous import Rendezvous
 from inflight.model.parallel.shards import Shards
@@ -47,3 +48,10 @@ def test_a_row_has_one_sum_whatever_the_other_rows_are(
     for row in (0, 31, 63):
         alone = sums(ranks, [tensor[row : row + 1] for tensor in tensors])
         assert all(torch.equal(each, expected[row : row + 1]) for each in alone)
+
+
+def test_what_a_rank_computes_alone_must_not_need_the_others(ranks: list[Shards]) -> None:
+    """It would wait for ranks that never come."""
+    with ranks[0].alone("the encoder is divided"), pytest.raises(UnsupportedModel, match="the encoder is divided"):
+        ranks[0].sum(torch.ones(3))
+    assert all(total.tolist() == [3.0] for total in sums(ranks, [torch.ones(1)] * SIZE))

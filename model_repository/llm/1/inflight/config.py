@@ -256,8 +256,6 @@ class EngineConfig(SchedulerConfig):
             raise ValueError(f"speculative_config names a model that drafts, and {several}; it must be 1")
         if self.classifier_from_token:
             raise ValueError(f"classifier_from_token is given, and {several}; it must be 1")
-        if self.enable_prompt_embeds:
-            raise ValueError(f"enable_prompt_embeds is true, and {several}; it must be 1")
         if self.kv_offloading_path is not None:
             raise ValueError(f"kv_offloading_path is given, and {several}; it must be 1")
         if KVTransferConfig.of(self.kv_transfer_config).kv_role is not None:

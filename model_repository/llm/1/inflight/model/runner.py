@@ -19,7 +19,9 @@ from inflight.model.cache import kv_tensors
 from inflight.model.cache.block_bytes import bytes_per_block, read_blocks_into, write_blocks
 from inflight.model.cache.host_cache import HostCache
 from inflight.model.cache.memory import num_blocks, num_host_blocks, num_state_slots
+from inflight.model.embeds.batch_embeds import BatchEmbeds
 from inflight.model.forward import Outputs
+from inflight.model.images.batch_images import BatchImages
 from inflight.model.loading.loader import LoadedModel
 from inflight.model.row_timing import measure_rows
 from inflight.model.step import compute, run_forward
@@ -94,13 +96,15 @@ class ModelRunner:
         """Make a plan's block copies. See `HostCache.copy`."""
         self._host_cache.copy(out, forked, into)
 
-    def forward(self, arrays: BatchArrays) -> Outputs:
+    def forward(
+        self, arrays: BatchArrays, images: BatchImages | None = None, embeds: BatchEmbeds | None = None
+    ) -> Outputs:
         """Run the model over a batch, without sampling.
 
         Raises:
             OutOfMemory: the device has too little memory.
         """
-        return within_memory(lambda: run_forward(self._model, arrays, self._caches))
+        return within_memory(lambda: run_forward(self._model, arrays, self._caches, None, images, embeds))
 
 
 def _log_prefaulted(what: str, resident: float) -> None:

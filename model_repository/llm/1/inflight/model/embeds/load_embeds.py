@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,35 +28,59 @@ _TOKENS = 24
 """Length of the prompt with which the model is tried. Two thirds are embeddings."""
 
 
-def load_embeds(
-    module: Any, reading: Reading, text: ForwardPass, check: SelfCheck, backend: AttentionBackend
-) -> tuple[EmbedsReader, ForwardPass]:
-    """Return the reader of prompts with embeddings, and the first forward pass that computes them right.
+def embeds_reader(module: Any, check: SelfCheck) -> tuple[EmbedsReader, PromptContent]:
+    """Return the reader of prompts with embeddings, and a prompt whose right logits `check` has now.
+
+    Call this before the model is optimized.
+
+    Raises:
+        UnsupportedModel: The model does not take embeddings in place of tokens.
+    """
+    with _failing_as_unsupported(module):
+        width = module.get_input_embeddings()(torch.zeros(1, dtype=torch.int64, device=module.device)).shape[-1]
+        reader = EmbedsReader(vocab_size(module), width, module.dtype)
+        inputs, prompt = _sample(module, reader)
+        check.expect_inserts(inputs)
+    return reader, prompt
+
+
+def embeds_forward(
+    module: Any,
+    reading: Reading,
+    text: ForwardPass,
+    check: SelfCheck,
+    backend: AttentionBackend,
+    prompt: PromptContent,
+) -> ForwardPass:
+    """Return the first forward pass that computes the prompt of `embeds_reader` right.
 
     Args:
         text: the forward pass over batches without embeddings. Batches may have LoRA adapters if it is a routed one.
 
     Raises:
-        UnsupportedModel: The model does not take embeddings in place of tokens.
+        UnsupportedModel: None does.
     """
-    width = module.get_input_embeddings()(torch.zeros(1, dtype=torch.int64, device=module.device)).shape[-1]
-    reader = EmbedsReader(vocab_size(module), width, module.dtype)
-    inputs, prompt = _sample(module, reader)
-    try:
-        wanted, difference = check.own_logits(inputs), None
+    difference = None
+    with _failing_as_unsupported(module):
         for forward in _forwards(module, reading, text, check, backend, prompt):
-            difference = check.error_with_inserts(wanted, prompt, forward, reading.layers, backend)
+            difference = check.error_with_inserts(prompt, forward, reading.layers, backend)
             if difference is None:
-                return reader, forward
+                return forward
+    raise UnsupportedModel(
+        f"enable_prompt_embeds is true, but logits of {module.config.model_type} after embeddings in place of tokens "
+        f"differ by {difference:.1%} from those of its own forward pass"
+    )
+
+
+@contextmanager
+def _failing_as_unsupported(module: Any) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         raise UnsupportedModel(
             f"enable_prompt_embeds is true, but {module.config.model_type} fails with embeddings in place of tokens: "
             f"{type(error).__name__}: {error}"
         ) from error
-    raise UnsupportedModel(
-        f"enable_prompt_embeds is true, but logits of {module.config.model_type} after embeddings in place of tokens "
-        f"differ by {difference:.1%} from those of its own forward pass"
-    )
 
 
 @torch.inference_mode()

@@ -1,6 +1,6 @@
 """What a model's encoder makes of images, and how chunks of prompts get their part of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,7 +45,15 @@ class Features:
         return replace(parts[0], main=torch.cat([part.main for part in parts]), deeper=tuple(map(torch.cat, deeper)))
 
     def __getitem__(self, tokens: slice) -> "Features":
-        return replace(self, main=self.main[tokens], deeper=tuple(layer[tokens] for layer in self.deeper))
+        return self.mapped(lambda layer: layer[tokens])
+
+    def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Features":
+        """Return the same features with other tensors [tokens, width]."""
+        return replace(self, main=change(self.main), deeper=tuple(map(change, self.deeper)))
+
+    def room(self, tokens: int) -> "Features":
+        """Return features of the same form for so many tokens, whose numbers are still to be written."""
+        return self.mapped(lambda layer: layer.new_empty(tokens, layer.shape[1]))
 
     def with_other_end(self) -> "Features":
         """Return the same features with another last one."""

@@ -79,6 +79,8 @@ class ImageReader:
         """The outputs of the processor that the encoder takes."""
         self.sees_ahead = False
         """See `PromptImages`."""
+        self.example: Features | None = None
+        """The features of a token, of the form that all others have. None until the model is loaded."""
         self.num_read = 0
         self.seconds = 0.0
         self.placeholder: str = processor.image_token

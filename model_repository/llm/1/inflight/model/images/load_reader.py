@@ -2,8 +2,9 @@
 
 import io
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from transformers import AutoProcessor
@@ -16,6 +17,7 @@ from inflight.model.images.mask_probe import layers_that_see_ahead
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.config_errors import one_line
 from inflight.model.loading.self_check import SelfCheck
+from inflight.model.parallel.shards import Shards
 from inflight.model.routed_forward import RoutedForward
 from inflight.prompt_content import PromptContent
 from inflight.prompt_images import PromptImages
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 _TEXT = " This is a picture. What does it show?"
 _BETWEEN = " And this one?\n"
@@ -44,9 +47,48 @@ class ImageForwards(Protocol):
     def __call__(self, ahead: tuple[bool, ...], prompt: PromptContent) -> Iterator[RoutedForward]: ...
 
 
+class _Sample(NamedTuple):
+    """A text with images."""
+
+    inputs: dict[str, Any]
+    """The model's own arguments for it."""
+    prompt_ids: list[int]
+    files: list[bytes]
+    images: PromptImages
+
+
+class ImageTrial(NamedTuple):
+    """A prompt with images whose right logits the self-check has."""
+
+    reader: "ImageReader"
+    prompt_ids: list[int]
+    files: list[bytes]
+    ahead: tuple[bool, ...]
+    """See `EagerForward`."""
+
+
+def image_trial(
+    module: Any, config: EngineConfig, check: SelfCheck, windows: Sequence[int | None], shards: Shards | None
+) -> ImageTrial | None:
+    """Return a prompt to try a model's images with. Call this before the model is optimized.
+
+    `windows` are those of `EagerForward`. The log says why there is none.
+    """
+    if not takes(module, "mm_encoder_outputs") or getattr(module.config, "image_token_id", None) is None:
+        return None
+    # At requests, only rank 0 reads images.
+    with nullcontext() if shards is None else shards.alone("its encoder of images is divided over the ranks"):
+        begun = _or_refused(lambda: _begin(module, config))
+    if not check.everywhere(begun is not None):
+        if begun is not None:
+            logger.warning("prompts with images are refused: another rank cannot read them, and its log says why")
+        return None
+    assert begun is not None
+    return _or_refused(lambda: _trial(module, check, windows, *begun))
+
+
 def load_image_reader(
-    module: Any,
-    config: EngineConfig,
+    trial: ImageTrial,
     check: SelfCheck,
     layers: Sequence[AttentionLayer],
     backend: AttentionBackend,
@@ -56,10 +98,12 @@ def load_image_reader(
 
     The log says why there is none.
     """
-    if not takes(module, "mm_encoder_outputs") or getattr(module.config, "image_token_id", None) is None:
-        return None
+    return _or_refused(lambda: _checked(trial, check, layers, backend, forwards))
+
+
+def _or_refused(work: Callable[[], T]) -> T | None:
     try:
-        return _checked(module, config, check, layers, backend, forwards)
+        return work()
     except UnsupportedModel as error:
         reason = str(error)
     except Exception as error:  # noqa: BLE001 - processors and encoders are code of the model's authors
@@ -68,14 +112,7 @@ def load_image_reader(
     return None
 
 
-def _checked(
-    module: Any,
-    config: EngineConfig,
-    check: SelfCheck,
-    layers: Sequence[AttentionLayer],
-    backend: AttentionBackend,
-    forwards: ImageForwards,
-) -> "tuple[ImageReader, RoutedForward]":
+def _begin(module: Any, config: EngineConfig) -> "tuple[ImageReader, Any, _Sample]":
     # Not at the top: a server without Pillow serves text.
     from inflight.model.images.image_reader import ImageReader
 
@@ -83,25 +120,44 @@ def _checked(
         config.model, revision=config.revision, trust_remote_code=config.trust_remote_code
     )
     reader = ImageReader(module, processor)
-    inputs, token_ids, images = _sample(reader, processor, reader.placeholder + _TEXT)
+    return reader, processor, _sample(reader, processor, reader.placeholder + _TEXT)
+
+
+def _trial(
+    module: Any, check: SelfCheck, windows: Sequence[int | None], reader: "ImageReader", processor: Any, sample: _Sample
+) -> ImageTrial:
     ahead: tuple[bool, ...] = ()
-    if not _is_causal(check, reader.without_pixels(inputs), images):
+    if not _is_causal(check, reader.without_pixels(sample.inputs), sample.images):
         reader.sees_ahead = True
         place = reader.placeholder
-        inputs, token_ids, images = _sample(reader, processor, f"{place}{_BETWEEN}{place}{place}{_TEXT}")
-        ahead = layers_that_see_ahead(module, inputs, images, [layer.window for layer in layers])
-    wanted, difference = check.own_logits(inputs), None
-    prompt = PromptContent(token_ids, images)
-    for forward in forwards(ahead, prompt):
-        difference = check.error_with_inserts(wanted, prompt, forward, layers, backend)
+        sample = _sample(reader, processor, f"{place}{_BETWEEN}{place}{place}{_TEXT}")
+        ahead = layers_that_see_ahead(module, sample.inputs, sample.images, windows)
+    check.expect_inserts(sample.inputs)
+    return ImageTrial(reader, sample.prompt_ids, sample.files, ahead)
+
+
+def _checked(
+    trial: ImageTrial,
+    check: SelfCheck,
+    layers: Sequence[AttentionLayer],
+    backend: AttentionBackend,
+    forwards: ImageForwards,
+) -> "tuple[ImageReader, RoutedForward]":
+    reader, difference = trial.reader, None
+    # Again, as the encoder may have been optimized.
+    prompt = PromptContent(*reader.read(trial.prompt_ids, trial.files))
+    assert prompt.images is not None
+    for forward in forwards(trial.ahead, prompt):
+        difference = check.error_with_inserts(prompt, forward, layers, backend)
         if difference is None:
             reader.num_read, reader.seconds = 0, 0.0  # The metrics count those of requests alone.
+            reader.example = prompt.images.features[:1]
             return reader, forward
     raise UnsupportedModel(f"logits after an image differ by {difference:.1%} from those of its own forward pass")
 
 
-def _sample(reader: "ImageReader", processor: Any, text: str) -> tuple[dict[str, Any], list[int], PromptImages]:
-    """Return the model's own arguments for a text with images, and what the reader makes of the same.
+def _sample(reader: "ImageReader", processor: Any, text: str) -> _Sample:
+    """Return a text with images, as the processor and as the reader read it.
 
     Raises:
         UnsupportedModel: The tokens differ, or an image cannot be read.
@@ -120,7 +176,7 @@ def _sample(reader: "ImageReader", processor: Any, text: str) -> tuple[dict[str,
         raise UnsupportedModel(str(error)) from error
     if token_ids != given["input_ids"][0].tolist():
         raise UnsupportedModel("its processor changes the text beside an image")
-    return reader.on_device(given), token_ids, images
+    return _Sample(reader.on_device(given), prompt_ids, files, images)
 
 
 def _is_causal(check: SelfCheck, inputs: Mapping[str, Any], images: PromptImages) -> bool:
@@ -130,7 +186,7 @@ def _is_causal(check: SelfCheck, inputs: Mapping[str, Any], images: PromptImages
         check.own_logits({**inputs, "mm_encoder_outputs": {"image": features.output()}})[:last]
         for features in (images.features, images.features.with_other_end())
     )
-    return not ((one - other).norm(dim=-1) > _SAME * one.norm(dim=-1)).any()
+    return check.everywhere(not ((one - other).norm(dim=-1) > _SAME * one.norm(dim=-1)).any())
 
 
 def _noise(seed: int) -> "Image":

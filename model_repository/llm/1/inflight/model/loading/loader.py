@@ -20,10 +20,10 @@ from inflight.errors import UnsupportedModel
 from inflight.generation_defaults import GenerationDefaults
 from inflight.model.attention.backend import AttentionBackend
 from inflight.model.embeds.embeds_reader import EmbedsReader
-from inflight.model.embeds.load_embeds import load_embeds
+from inflight.model.embeds.load_embeds import embeds_forward, embeds_reader
 from inflight.model.forward import ForwardPass
 from inflight.model.head import vocab_size
-from inflight.model.images.load_reader import load_image_reader
+from inflight.model.images.load_reader import image_trial, load_image_reader
 from inflight.model.loading import support
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.classification_head import is_classifier, load_classifier
@@ -217,17 +217,24 @@ def _passes(
     A model that is divided over ranks has a `division`.
     """
     layers = reading.layers
+    embeds = trial = None
+    if config.enable_prompt_embeds:
+        embeds = embeds_reader(module, check)
+    elif reading.has_our_attention and not reading.states:
+        trial = image_trial(module, config, check, reading.windows, None if division is None else division.shards)
     backend, forward = optimize(module, reading, config, check)
     adapters = None
     if config.lora_setting is not None:
         forward, adapters = load_adapters(module, layers, backend, forward, config, check, division)
-    if config.enable_prompt_embeds:
-        embeds, forward = load_embeds(module, reading, forward, check, backend)
-        return _Passes(backend, forward, adapters, embeds=embeds)
-    if division is not None or not reading.has_our_attention or reading.states:
+    if embeds is not None:
+        reader, prompt = embeds
+        forward = embeds_forward(module, reading, forward, check, backend, prompt)
+        return _Passes(backend, forward, adapters, embeds=reader)
+    if trial is None:
         return _Passes(backend, forward, adapters)
-    forwards = partial(image_forwards, module, reading, backend, forward, check)
-    found = load_image_reader(module, config, check, layers, backend, forwards)
+    found = load_image_reader(
+        trial, check, layers, backend, partial(image_forwards, module, reading, backend, forward, check)
+    )
     if found is None:
         return _Passes(backend, forward, adapters)
     images, routed = found

@@ -60,6 +60,8 @@ class SelfCheck:
         self._module, self._reference, self._worst = module, reference, worst
         self._prompts = _prompts(module, readings, max_model_len)
         self._tolerance = _TOLERANCE.get(module.dtype, 1e-3)
+        self._inserts: tuple[Mapping[str, Any], torch.Tensor] | None = None
+        """The model's own arguments for a prompt with images or embeddings, and its logits."""
         self.repeat_reference()
 
     def repeat_reference(self) -> None:
@@ -75,6 +77,8 @@ class SelfCheck:
             raise UnsupportedModel(
                 f"{self._module.config.model_type}: its own forward pass gives only logits of 0; are the weights whole?"
             )
+        if self._inserts is not None:
+            self.expect_inserts(self._inserts[0])
 
     @property
     def num_logits(self) -> int:
@@ -153,10 +157,21 @@ class SelfCheck:
             return None
 
     def own_logits(self, inputs: Mapping[str, Any]) -> torch.Tensor:
-        """Return the logits [tokens, vocabulary] that the model's own forward pass computes from its own arguments."""
-        with torch.inference_mode(), attending_by(self._module, "eager"):
+        """Return the logits [tokens, vocabulary] that the model's own forward pass computes from its own arguments.
+
+        A model that is divided over ranks must still have the layers with which it was loaded.
+        """
+        with torch.inference_mode(), attending_by(self._module, "eager"), self._reference():
             logits: torch.Tensor = self._module(**inputs, use_cache=False).logits[0]
             return logits
+
+    def expect_inserts(self, inputs: Mapping[str, Any]) -> None:
+        """Hold the logits of `own_logits` for a prompt with images or embeddings, to compare others with them."""
+        self._inserts = inputs, self.own_logits(inputs)
+
+    def everywhere(self, holds: bool) -> bool:
+        """Whether something holds on all ranks."""
+        return self._worst(not holds) == 0
 
     def same_with_inserts(
         self,
@@ -170,22 +185,19 @@ class SelfCheck:
         mine, others = (
             paged_logits(self._module, each, layers, [request_of(prompt)], backend)[0] for each in (forward, other)
         )
-        return not _differ(mine, others)
+        return self._worst(_differ(mine, others)) == 0
 
     def error_with_inserts(
         self,
-        wanted: torch.Tensor,
         prompt: PromptContent,
         forward: ForwardPass,
         layers: Sequence[AttentionLayer],
         backend: AttentionBackend,
     ) -> float | None:
-        """Return the relative error of the logits of a prompt with images or embeddings, if it is too large.
-
-        `wanted` [tokens, vocabulary] are its right logits.
-        """
+        """Return the relative error of the logits of the prompt of `expect_inserts`, if it is too large."""
+        assert self._inserts is not None
         (found,) = paged_logits(self._module, forward, layers, [request_of(prompt)], backend)
-        error = self._difference(found, wanted)
+        error = self._worst(self._difference(found, self._inserts[1]))
         return None if error < self._tolerance else error
 
     def _error(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> float:

@@ -19,6 +19,7 @@ VOCABULARY = "embedding_rowwise"
 _EXPERTS = "moe_tp_experts"
 SUMMED = frozenset({_EXPERTS, "all_reduce"})
 REPLICATE = "replicate"
+_WHOLE = "replicated_with_grad_allreduce"
 # Columns need nothing after the product, and the others matter only for weights by themselves or for training.
 _SILENT = frozenset(
     {
@@ -26,7 +27,7 @@ _SILENT = frozenset(
         "packed_colwise",
         "packed_rowwise",
         REPLICATE,
-        "replicated_with_grad_allreduce",
+        _WHOLE,
         "local_params",
         "mla_kv_a_proj",
     }
@@ -67,6 +68,7 @@ def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) 
 
     They are what transformers' plan lacks, and REPLICATE for layers of KV heads: where there are fewer KV heads than
     ranks, all ranks load all of them, and `divide` gives each rank the one that its query heads use, as vLLM does.
+    Encoders of images are not divided, as rank 0 runs them alone.
 
     Raises:
         UnsupportedModel: it has no plan, the plan has a style that is not served, heads do not divide, or its
@@ -94,7 +96,16 @@ def check_plan(config: PreTrainedConfig, size: int, *, trust_remote_code: bool) 
             f"the checkpoints of {kind} store {name} in another way than the model has it ({conversion}), which cannot "
             f"be divided while it is read; tensor_parallel_size is {size}, it must be 1"
         )
-    return added | _shared_heads(config, plan, size)
+    return added | _shared_heads(config, plan, size) | dict.fromkeys(_of_encoders(model, plan), _WHOLE)
+
+
+def _of_encoders(model: Any, plan: Mapping[str, str]) -> list[str]:
+    """Return what the plan divides of a model that reads images, beside its decoder and its head."""
+    if not hasattr(model.base_model, "get_image_features"):
+        return []
+    parts = (model.get_decoder(), model.get_output_embeddings())
+    names = [f"{name}." for name, part in model.named_modules() if any(part is each for each in parts)]
+    return [name for name in plan if not f"{name}.".startswith(tuple(names))]
 
 
 def _shared_heads(config: PreTrainedConfig, plan: Mapping[str, str], size: int) -> dict[str, str]:

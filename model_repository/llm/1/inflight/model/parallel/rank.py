@@ -12,9 +12,10 @@ from inflight.model.batch_arrays import Ints
 from inflight.model.loading.checkpoint_digest import checkpoint_digest
 from inflight.model.loading.loader import LoadedModel, device_of, load_model
 from inflight.model.parallel.adapter_message import put_on_all_ranks
+from inflight.model.parallel.inserts import Inserts
 from inflight.model.parallel.protocol import ADAPTER, ALLOCATE, DONE, HEAD, LOAD, PREPARE, RENEW, STEP, Load, answer_of
 from inflight.model.parallel.shards import Shards
-from inflight.model.parallel.step_message import StepMessage
+from inflight.model.parallel.step_message import Places, StepMessage
 from inflight.model.runner import ModelRunner, within_memory
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Rank:
         if command == STEP:
             step = StepMessage.decode(_numbers(argument))
             self._runner.copy(step.swapped_out, step.forked, step.swapped_in)
-            self._runner.forward(step.arrays)
+            self._runner.forward(step.arrays, *within_memory(lambda: self._received(step.places)))
         elif command == HEAD:
             self._head(*_numbers(argument).tolist())
         elif command == ADAPTER:
@@ -84,6 +85,10 @@ class Rank:
 
     def _allocate(self, config: EngineConfig) -> None:
         self._runner = ModelRunner(self._model, config)
+
+    def _received(self, places: Places) -> Inserts:
+        assert self._model.shards is not None
+        return Inserts.room(places, self._model).broadcast(self._model.shards)
 
     def _head(self, rows: int, width: int) -> None:
         """Compute this rank's columns of the logits of hidden states [rows, width], which rank 0 broadcasts."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import PrefixStore
 
+from inflight.errors import UnsupportedModel
 from inflight.model.parallel.machines.sockets import interface_of
 from inflight.model.parallel.rendezvous import Rendezvous
 
@@ -52,6 +53,8 @@ class Shards:
         self.rank, self.size, self.device = rank, size, device
         self.is_whole = False
         """Whether each rank computes the whole model for now."""
+        self._refusal: str | None = None
+        """Why collectives are refused for now, see `alone`."""
         self._store, self._host = rendezvous.store(size), host
         self._group: Any = None
         self._loading: Any = PrefixStore("loading", self._store)
@@ -162,6 +165,7 @@ class Shards:
 
     def _all_parts(self, part: torch.Tensor) -> list[torch.Tensor]:
         """Return each rank's tensor of one shape. The caller's own is `part` itself on CPUs."""
+        self._check_not_alone()
         parts = [torch.empty_like(part) for _ in range(self.size)]
         if self.device.type == "cuda":
             self._finish("allgather", [parts], [part])
@@ -206,7 +210,25 @@ class Shards:
         """Return the least number of all ranks."""
         return -self.greatest(-number)
 
+    @contextmanager
+    def alone(self, reason: str) -> Iterator[None]:
+        """Refuse collectives in this context: this rank tries what it will compute by itself.
+
+        Raises:
+            UnsupportedModel: There was a collective, for this `reason`.
+        """
+        self._refusal = reason
+        try:
+            yield
+        finally:
+            self._refusal = None
+
+    def _check_not_alone(self) -> None:
+        if self._refusal is not None:
+            raise UnsupportedModel(self._refusal)
+
     def _finish(self, collective: str, *arguments: Any) -> None:
+        self._check_not_alone()
         with _as_rank_left():
             getattr(self._group, collective)(*arguments).wait()
 

@@ -18,6 +18,7 @@ from inflight.model.lora.adapter_weights import AdapterWeights
 from inflight.model.lora.lora_layers import AdaptedLayers
 from inflight.model.parallel.adapter_message import adapter_messages, put_on_all_ranks
 from inflight.model.parallel.divided_model import LOADING_SECONDS, DividedModel
+from inflight.model.parallel.inserts import Inserts
 from inflight.model.parallel.protocol import ADAPTER, ALLOCATE, HEAD, RENEW, STEP
 from inflight.model.parallel.step_message import StepMessage
 from inflight.model.row_timing import measure_rows
@@ -78,14 +79,14 @@ class TensorParallelRunner:
         with awaited(masks), self._commands:
             sampling = SamplingBatch.of(plan.sampling)
             arrays = BatchArrays.of(plan, self._block_size)
-            outputs = self._together(
-                STEP, StepMessage.of(plan, arrays).encode(), lambda: self._copy_and_compute(plan, arrays)
-            )
+            inserts = within_memory(lambda: Inserts.of(plan.scheduled, arrays, self._model.mine.device))
+            message = StepMessage.of(plan, arrays, inserts.places).encode()
+            outputs = self._together(STEP, message, lambda: self._copy_and_compute(plan, arrays, inserts))
             return within_memory(lambda: answers(plan, arrays, outputs, self._head, sampling, masks))
 
-    def _copy_and_compute(self, plan: StepPlan, arrays: BatchArrays) -> Outputs:
+    def _copy_and_compute(self, plan: StepPlan, arrays: BatchArrays, inserts: Inserts) -> Outputs:
         self._mine.copy(plan.swapped_out, plan.forked, plan.swapped_in)
-        return self._mine.forward(arrays)
+        return self._mine.forward(arrays, *within_memory(lambda: inserts.broadcast(self._model.shards)))
 
     def _head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits [S, vocabulary] of hidden states [S, width], of which each rank computes its columns."""
