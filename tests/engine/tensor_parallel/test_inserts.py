@@ -52,6 +52,14 @@ def prompts(place: str) -> list[str | ImagePrompt]:
     ]
 
 
+def sizes(module: Any) -> list[int]:
+    """The number of outputs of keys, and of inputs of the last product, in each layer."""
+    layers = module.get_decoder().layers
+    return [
+        size for each in layers for size in (each.self_attn.k_proj.out_features, each.mlp.down_proj.weight.shape[1])
+    ]
+
+
 @pytest.mark.parametrize(
     "kind",
     [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in IMAGE_MODELS],
@@ -61,7 +69,8 @@ def test_images_are_read_as_by_a_whole_model(kind: str, one_worker: Workers, tmp
     settings = {"model": str(tmp_path), "trust_remote_code": True, **SETTINGS}
     given = prompts(processor.image_token)
     config = EngineConfig(**settings, kv_cache_tokens=1024)
-    whole = Engine(config, load_model(config)).generate(given, greedy(30, ignore_eos=True))
+    loaded = load_model(config)
+    whole = Engine(config, loaded).generate(given, greedy(30, ignore_eos=True))
     longest = max(len(output.prompt_ids) for output in whole) + 30
     # Chunks cut the images where they may be cut, and few requests have room at a time.
     small = EngineConfig(
@@ -73,6 +82,7 @@ def test_images_are_read_as_by_a_whole_model(kind: str, one_worker: Workers, tmp
         swap_space_tokens=256,
     )
     divided = DividedModel(small, one_worker)
+    assert [2 * size for size in sizes(divided.mine.module)] == sizes(loaded.module)
     engine = Engine(small, divided)
     assert tokens(engine.generate(given, greedy(30, ignore_eos=True))) == tokens(whole)
     assert engine.stats().preemptions > 0

@@ -49,9 +49,18 @@ _ADDED: Mapping[str, Mapping[str, str]] = {
         "model.layers.*.mlp.experts.gate_up_proj_bias": ROW,
         "model.layers.*.mlp.experts.down_proj": COLUMN,
         "model.layers.*.mlp.experts": _EXPERTS,
-    }
+    },
+    "qwen3_vl": {
+        "model.language_model.layers.*.self_attn.q_proj": COLUMN,
+        "model.language_model.layers.*.self_attn.k_proj": COLUMN,
+        "model.language_model.layers.*.self_attn.v_proj": COLUMN,
+        "model.language_model.layers.*.self_attn.o_proj": ROW,
+        "model.language_model.layers.*.mlp.gate_proj": COLUMN,
+        "model.language_model.layers.*.mlp.up_proj": COLUMN,
+        "model.language_model.layers.*.mlp.down_proj": ROW,
+    },
 }
-"""What transformers' plans leave undivided, by the type of the model. In gpt-oss, it is all but embeddings and head."""
+"""What transformers' plans leave undivided, by the type of the model. In both, it is all but embeddings and head."""
 # The layers whose outputs are heads.
 _HEADS = ("q_proj", *KV_HEADS, "qkv_proj", "query_key_value", "q_b_proj", "kv_b_proj")
 # Conversions of weights that begin with one tensor for each expert. transformers divides each of them rightly.
@@ -111,7 +120,7 @@ def _of_encoders(model: Any, plan: Mapping[str, str]) -> list[str]:
 def _shared_heads(config: PreTrainedConfig, plan: Mapping[str, str], size: int) -> dict[str, str]:
     """Check that heads and experts can be divided over `size` ranks. Return changes for layers of shared KV heads."""
     kind, text_config = config.model_type, config.get_text_config(decoder=True)
-    if kind in _ADDED and text_config.intermediate_size % size:
+    if _EXPERTS in _ADDED.get(kind, {}).values() and text_config.intermediate_size % size:
         raise UnsupportedModel(
             f"{kind} has experts of the width {text_config.intermediate_size}; tensor_parallel_size is {size}; it must "
             "divide the width"
