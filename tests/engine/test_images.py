@@ -292,6 +292,17 @@ def test_images_are_read_where_the_kernels_of_the_processor_serve(
     assert len({tuple(answer) for answer in answers}) > 1
 
 
+@pytest.mark.usefixtures("cpu_kernels")
+def test_the_rounding_of_quantized_weights_does_not_refuse_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this model, the logits after an image depend on it by more than the self-check allows."""
+    _, processor = save_image_model("gemma4", tmp_path)
+    monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda *_, **__: processor)
+    engine = make_engine(tmp_path, dtype="bfloat16", block_size=16, quantization="int4")
+    assert engine.model.images is not None
+
+
 @pytest.mark.parametrize("text", ["user\n@\n\nWhat is this?", "@@", "\n\n@ @\n", "Lines\n\n\n@\nLines", "a@b"])
 def test_text_beside_images_is_tokenized_as_the_models_processor_does(gemma: tuple[Path, Any], text: str) -> None:
     folder, processor = gemma

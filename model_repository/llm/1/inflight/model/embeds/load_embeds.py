@@ -62,6 +62,7 @@ def embeds_forward(
     """
     difference = None
     with _failing_as_unsupported(module):
+        check.expect_inserts_of_optimized()
         for forward in _forwards(module, reading, text, check, backend, prompt):
             difference = check.error_with_inserts(prompt, forward, reading.layers, backend)
             if difference is None:

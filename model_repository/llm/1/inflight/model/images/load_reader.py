@@ -144,6 +144,7 @@ def _checked(
     forwards: ImageForwards,
 ) -> "tuple[ImageReader, RoutedForward]":
     reader, difference = trial.reader, None
+    check.expect_inserts_of_optimized()
     # Again, as the encoder may have been optimized.
     prompt = PromptContent(*reader.read(trial.prompt_ids, trial.files))
     assert prompt.images is not None
