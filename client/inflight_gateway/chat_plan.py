@@ -164,11 +164,23 @@ async def plan_chat(client: AsyncClient, formats: Formats, ask: ChatAsk) -> Chat
 
 
 def _names(ask: ChatAsk) -> dict[str, str]:
-    if ask.form is not None:
-        return server_names(ask.form.asked_by)
-    if ask.tools is not None:
-        return server_names("tools")
+    if field := _asks_for_form(ask):
+        return server_names(field)
     return {"sampling_parameters": "chat_template_kwargs"} if ask.template_kwargs else {}
+
+
+def _asks_for_form(ask: ChatAsk) -> str:
+    """Return the field that says what the answer must be; empty if none does.
+
+    Of a form and strict tools, the server does not tell which of them it refuses.
+    """
+    form, use = ask.form, ask.tools
+    if use is not None and (form is None or use.required):
+        return "tools"
+    if form is None:
+        return ""
+    has_strict_tools = use is not None and any(tool.strict for tool in use.callable)
+    return f"{form.asked_by} or tools" if has_strict_tools else form.asked_by
 
 
 def _check_continued(ask: ChatAsk, thinking: ReasoningFormat | None) -> None:
@@ -202,7 +214,7 @@ def _structured_outputs(
     if thinking is not None:
         answer = thinking.before(answer, opened=opened)
     if structural_tags.is_too_long(answer):
-        field, most = "tools" if form is None else form.asked_by, structural_tags.MAX_CHARACTERS
+        field, most = _asks_for_form(ask), structural_tags.MAX_CHARACTERS
         raise invalid(field, f"{field}: the answer's form takes over {most} characters; it must take at most {most}")
     options = {} if form is None else form.options
     return {"structural_tag": structural_tags.whole(answer), **options}

@@ -47,6 +47,8 @@ def plan(ask: ChatAsk, reasoning: str, model: ModelDescription = MODEL) -> ChatP
     ("ask", "field"),
     [
         (ChatAsk(USER, FORM, TOOLS, {"a": 1}), "response_format"),
+        (ChatAsk(USER, FORM, replace(TOOLS, required=True)), "tools"),
+        (ChatAsk(USER, FORM, replace(TOOLS, callable=(Tool("f", strict=True),))), "response_format or tools"),
         (ChatAsk(USER, None, TOOLS, {"a": 1}), "tools"),
         (ChatAsk(USER, None, None, {"a": 1}), "chat_template_kwargs"),
         (ChatAsk(USER, None, None), None),
@@ -57,7 +59,8 @@ def test_parameters_that_are_too_large_are_named_as_a_field_of_the_request(ask: 
 
 
 @pytest.mark.parametrize(
-    ("form", "field"), [(None, "tools"), (AnswerForm("response_format", "json", {"a": "x"}), "response_format")]
+    ("form", "field"),
+    [(None, "tools"), (AnswerForm("response_format", "json", {"a": "x"}), "response_format or tools")],
 )
 def test_a_form_that_the_server_would_refuse_for_its_length_is_not_sent(form: AnswerForm | None, field: str) -> None:
     """A few MiB of definitions beside each of many parameters would be gigabytes."""
