@@ -35,8 +35,8 @@ from inflight_gateway.usage import usage_count
 
 router = APIRouter(route_class=JsonRoute)
 
-# A field of the server, with the one that it comes from.
-_FIELDS = {"prompt": "messages"}
+# Fields of the server, with the one that they come from.
+_FIELDS = {"prompt": "messages", "images": "messages"}
 
 
 @router.post(

@@ -150,6 +150,22 @@ def test_images_that_tools_return(gateway: GatewayProcess, openai: OpenAI) -> No
     assert said.text == expected.choices[0].message.content
 
 
+def test_a_picture_that_is_none_is_refused_by_the_name_of_its_field(gateway: GatewayProcess, openai: OpenAI) -> None:
+    with pytest.raises(BadRequestError, match="messages is refused: images") as caught:
+        openai.chat.completions.create(**chat(part(b"no picture")))
+    assert caught.value.param == "messages"
+    item: Any = {"role": "user", "content": [{"type": "input_image", "image_url": url(b"no picture")}]}
+    with pytest.raises(BadRequestError, match="input is refused: images") as caught:
+        openai.responses.create(model="llm", input=[item])
+    assert caught.value.param == "input"
+    asked: Any = {"model": "llm", "messages": [{"role": "user", "content": [block(b"no picture")]}], "max_tokens": 1}
+    with (
+        Anthropic(base_url=gateway.url, api_key="none", max_retries=0) as anthropic,
+        pytest.raises(AnthropicError, match="messages is refused: images"),
+    ):
+        anthropic.messages.create(**asked)
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

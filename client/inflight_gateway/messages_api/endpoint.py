@@ -50,7 +50,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorDocument, "description": "An error in Anthropic's format"} for status in _STATUSES
 }
 # Fields of the server, with those that they come from.
-_FIELDS = {"stop": "stop_sequences", "continue_final_message": "messages"}
+_FIELDS = {"stop": "stop_sequences", "continue_final_message": "messages", "images": "messages"}
 _NOT_ENDED: dict[str, str | None] = {"stop_reason": None, "stop_sequence": None}
 
 router = APIRouter(responses=_ERRORS, route_class=JsonRoute)

@@ -36,7 +36,7 @@ from inflight_gateway.tracing import note_request
 router = APIRouter(route_class=JsonRoute)
 
 # Fields of the server, with those that they come from.
-_FIELDS = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
+_FIELDS = {"messages": "input", "prompt": "input", "images": "input", "max_tokens": "max_output_tokens"}
 
 
 @router.post(
