@@ -67,6 +67,17 @@ def allowed(state: GrammarState) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(masks.bits.view(np.uint8)[0], bitorder="little")).tolist())
 
 
+OBJECT_IN_TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "tag",
+        "begin": "<a>",
+        "content": {"type": "json_schema", "json_schema": {"type": "object"}},
+        "end": "</a>",
+    },
+}
+
+
 def outcome(state: GrammarState, text: str) -> str:
     """How far an output gets: `complete`, `ended`, `open`, or the first character that is not allowed."""
     for token in bits(text):
@@ -97,6 +108,8 @@ def outcome(state: GrammarState, text: str) -> str:
         ({"json": True}, "[1]", "ended"),
         ({"json": {"type": "object"}}, '{"a":1', "1"),
         ({"json": {"type": "object"}, "whitespace_pattern": " ?"}, '{ "a" : 1}', "ended"),
+        ({"structural_tag": OBJECT_IN_TAG, "whitespace_pattern": " ?"}, '<a>{ "a" : 1}</a>', "ended"),
+        ({"structural_tag": OBJECT_IN_TAG}, '<a>{ "a": 1}</a>', " "),
         ({"json": {"enum": ["a", 1]}}, '"a"', "ended"),
         # Objects that name properties have no others, unless they say so.
         ({"json": {"properties": {"a": {}}, "required": ["a"], "type": "object"}}, '{"a": 1,', ","),

@@ -47,8 +47,8 @@ class StructuredOutputs:
     xgrammar's (`format`)."""
 
     whitespace_pattern: str | None = None
-    """A regular expression for the white space between the parts of a JSON document. Default: one space after each
-    comma and colon, none elsewhere."""
+    """A regular expression for the white space between the parts of a JSON document, also within structural tags.
+    Default: one space after each comma and colon, none elsewhere."""
 
     disable_any_whitespace: bool = False
     """Taken for compatibility with vLLM: without `whitespace_pattern`, white space is never free."""

@@ -45,15 +45,15 @@ def grammar_text(wanted: StructuredOutputs, special_tokens: Mapping[str, int]) -
     if wanted.kind == GRAMMAR:
         return str(LLMatcher.grammar_from_lark(lark_of(wanted.text)))
 
-    def schema_of(given: Any, whitespace_pattern: str | None = None) -> dict[str, Any]:
-        schema = json_schema(given, whitespace_pattern)
+    def schema_of(given: Any) -> dict[str, Any]:
+        schema = json_schema(given, wanted.whitespace_pattern)
         _check_spelled("json", _enforced_texts(schema), special_tokens)
         return schema
 
     if wanted.kind == STRUCTURAL_TAG:
         tag = _decoded(wanted.kind, wanted.text)
         return json.dumps({"grammars": structural_tag_grammars(tag, special_tokens, schema_of, lark_of)})
-    schema = schema_of(_decoded("json", wanted.text), wanted.whitespace_pattern)
+    schema = schema_of(_decoded("json", wanted.text))
     return str(LLMatcher.grammar_from_json_schema(json.dumps(schema)))
 
 
