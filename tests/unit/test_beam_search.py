@@ -15,6 +15,7 @@ from inflight.kv_cache.cache_salt import CacheSalt
 from inflight.request import Request
 from inflight.scheduler.plan import StepPlan
 from inflight.scheduler.scheduler_config import ADMISSION_POLICIES, BATCHING_STRATEGIES, SCHEDULING_POLICIES
+from inflight.structured_outputs import StructuredOutputs
 from tests.unit.builders import make_request, make_scheduler
 from tests.unit.fake_model import VOCABULARY, FakeModel, expected_output, likeliest
 
@@ -282,6 +283,10 @@ def test_a_search_that_is_cut_off_has_as_many_outputs_as_beams() -> None:
         ({"beam_width": 4, "temperature": 0.5}, "temperature is 0.5; it must be left out or 0 or 1"),
         ({"beam_width": 4, "logit_bias": {1: 2}}, "logit_bias is {1: 2}; it must be left out"),
         ({"beam_width": 4, "stop": "a"}, "stop is ('a',); it must be left out"),
+        (
+            {"beam_width": 4, "structured_outputs": StructuredOutputs(regex="a+")},
+            "structured_outputs has regex; it must be left out with beam_width 4",
+        ),
         ({"beam_width": 4, "presence_penalty": 1}, "presence_penalty is 1; it must be 0 with beam_width 4"),
         ({"length_penalty": 2.0}, "length_penalty is 2.0; it needs a beam_width of at least 2"),
         ({"early_stopping": "soon"}, "early_stopping is 'soon'; it must be true, false or \"never\""),

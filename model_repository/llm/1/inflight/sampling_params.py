@@ -248,7 +248,8 @@ def _check_beams(params: SamplingParams) -> None:
         value = getattr(params, name)
         if value not in neutral:
             wanted = " or ".join("left out" if each in (None, (), {}) else str(each) for each in neutral)
-            raise InvalidRequest(f"{name} is {value!r}; it must be {wanted} with beam_width {params.beam_width}")
+            found = f"has {value.kind}" if isinstance(value, StructuredOutputs) else f"is {value!r}"
+            raise InvalidRequest(f"{name} {found}; it must be {wanted} with beam_width {params.beam_width}")
 
 
 def _check_no_beams(params: SamplingParams) -> None:
