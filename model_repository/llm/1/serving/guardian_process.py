@@ -75,7 +75,7 @@ class Watch:
         while silent < self._patience:
             server_lives = self._server.is_alive()
             # Counted in short waits instead of read from a clock: if the whole machine or container was suspended, the
-            # model has not been silent. No wait without a server, only a look for a last message.
+            # model has not been silent. Without a server, only look for a last message.
             readable, _, _ = select.select([sys.stdin, *ends], [], [], _TICK_SECONDS if server_lives else 0)
             message = os.read(sys.stdin.fileno(), 4096) if sys.stdin in readable else None
             if message is not None and END in message:

@@ -13,7 +13,7 @@ from serving.server_config import EXIT, ServerConfig
 
 logger = logging.getLogger(__name__)
 
-# Between two looks at the threads and the step. A step that hangs is noticed so late, at most twice.
+# Between two looks at the threads and the step. A step that hangs is noticed at most two looks late.
 _LOOKS_PER_BEAT = 4
 _LOOK_SECONDS = BEAT_SECONDS / _LOOKS_PER_BEAT
 # For answering all requests. A response that Triton does not take blocks its sender.

@@ -29,7 +29,7 @@ _TOKENS = 24
 
 
 def embeds_reader(module: Any, check: SelfCheck) -> tuple[EmbedsReader, PromptContent]:
-    """Return the reader of prompts with embeddings, and a prompt whose right logits `check` has now.
+    """Return the reader of prompts with embeddings, and the prompt that `check` expects from now on.
 
     Call this before the model is optimized.
 

@@ -58,7 +58,7 @@ class _Sample(NamedTuple):
 
 
 class ImageTrial(NamedTuple):
-    """A prompt with images whose right logits the self-check has."""
+    """The prompt with images that the self-check expects."""
 
     reader: "ImageReader"
     prompt_ids: list[int]

@@ -60,8 +60,9 @@ class SelfCheck:
         self._module, self._reference, self._worst = module, reference, worst
         self._prompts = _prompts(module, readings, max_model_len)
         self._tolerance = _TOLERANCE.get(module.dtype, 1e-3)
-        self._inserts: tuple[Mapping[str, Any], torch.Tensor] | None = None
-        """The model's own arguments for a prompt with images or embeddings, and its logits."""
+        self._inserts: tuple[Mapping[str, Any], torch.Tensor | None] | None = None
+        """The model's own arguments for a prompt with images or embeddings, and its logits as soon as they can be
+        right."""
         self.repeat_reference()
 
     def repeat_reference(self) -> None:
@@ -165,18 +166,24 @@ class SelfCheck:
             logits: torch.Tensor = self._module(**inputs, use_cache=False).logits[0]
             return logits
 
+    @property
+    def _is_divided(self) -> bool:
+        return self._reference is not nullcontext
+
     def expect_inserts(self, inputs: Mapping[str, Any]) -> None:
-        """Hold the logits of `own_logits` for a prompt with images or embeddings, to compare others with them."""
-        self._inserts = inputs, self.own_logits(inputs)
+        """Take the model's own arguments for a prompt with images or embeddings, to compare its logits with others.
+
+        Call this before the model is optimized: after that, the layers of a divided model cannot compute the whole one.
+        """
+        self._inserts = inputs, self.own_logits(inputs) if self._is_divided else None
 
     def expect_inserts_of_optimized(self) -> None:
-        """Compute the logits of `expect_inserts` anew, now that the model is optimized.
-
-        So the rounding of quantized weights is no error. The logits of a divided model stay: its layers cannot compute
-        the whole model any more.
-        """
-        if self._inserts is not None and self._reference is nullcontext:
-            self.expect_inserts(self._inserts[0])
+        """Call this when the model is optimized. In one process, the logits are those of now, so that the rounding of
+        quantized weights is no error."""
+        assert self._inserts is not None
+        inputs, _ = self._inserts
+        if not self._is_divided:
+            self._inserts = inputs, self.own_logits(inputs)
 
     def everywhere(self, holds: bool) -> bool:
         """Whether something holds on all ranks."""
@@ -205,8 +212,10 @@ class SelfCheck:
     ) -> float | None:
         """Return the relative error of the logits of the prompt of `expect_inserts`, if it is too large."""
         assert self._inserts is not None
+        _, wanted = self._inserts
+        assert wanted is not None, "`expect_inserts_of_optimized` was not called"
         (found,) = paged_logits(self._module, forward, layers, [request_of(prompt)], backend)
-        error = self._worst(self._difference(found, self._inserts[1]))
+        error = self._worst(self._difference(found, wanted))
         return None if error < self._tolerance else error
 
     def _error(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> float:

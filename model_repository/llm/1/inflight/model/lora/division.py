@@ -8,7 +8,7 @@ from inflight.model.lora.adapter_weights import AdapterWeights, LayerDelta
 from inflight.model.parallel.layers import DividedWeight, names_before
 from inflight.model.parallel.shards import Shards
 
-# So many bits are exact in a double.
+# Their 52 bits are exact in a double, as which ranks compare numbers.
 _COMPARED_HEX_DIGITS = 13
 
 
