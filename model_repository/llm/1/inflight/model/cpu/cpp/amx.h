@@ -35,3 +35,15 @@ struct alignas(64) TileShapes {
 
 inline void load_shapes(const TileShapes& shapes) { _tile_loadconfig(&shapes); }
 inline void release_tiles() { _tile_release(); }
+
+// Makes SIMD take denormal numbers for 0 in this thread, as the matrix unit always does.
+class NoDenormals {
+ public:
+  NoDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | FLUSH); }
+  ~NoDenormals() { _mm_setcsr(before_); }
+  NoDenormals(const NoDenormals&) = delete;
+
+ private:
+  static constexpr unsigned FLUSH = 0x8040;  // Results and operands.
+  const unsigned before_;
+};

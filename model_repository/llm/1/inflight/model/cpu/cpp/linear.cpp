@@ -19,6 +19,7 @@
 #include "silu_mul.h"
 #ifdef __AMX_BF16__
 #include "linear_amx.h"
+#include "linear_amx_few.h"
 #endif
 #ifndef __AVX512F__
 #include "linear_avx2.h"
@@ -168,6 +169,11 @@ Tensor multiply(const Tensor& x, const Tensor& packed, const std::optional<Tenso
                               of_columns(bias, packed)};
 #ifdef __AMX_BF16__
   if (by_amx) {
+    if constexpr (!std::is_same_v<Kind, Bf16>)
+      if (rows.count <= FEW_ROWS) {
+        multiply_few<GATED>(product, rows.count, panels);
+        return y;
+      }
     multiply_by_amx<GATED>(product, rows.count, panels);
     return y;
   }

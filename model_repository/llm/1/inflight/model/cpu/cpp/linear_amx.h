@@ -57,19 +57,13 @@ inline void turn(const int8_t* panel, int64_t input, BFloat16* to) {
     _mm512_storeu_si512(to + i, (__m512i)load_pairs(panel + input * PANEL + i));
 }
 
-// Converts the weights of a tile from int4 to bfloat16, multiplied with their scales.
+// Converts the weights of a tile from int4 to bfloat16, without their scales.
 inline void turn(const Int4Group* panel, int64_t input, BFloat16* to) {
   static_assert(TILE_INPUTS == Int4::INPUTS);
   const Int4Group& group = panel[input / TILE_INPUTS];
   for (int pair = 0; pair < TILE_INPUTS / 2; ++pair)
-    for (int64_t c = 0; c < PANEL / LANES; ++c) {
-      const __m512i whole = (__m512i)load_pairs(group.words[c][pair / 4], pair % 4);
-      const Lanes scales = load_floats(group.scales + c * LANES);
-      const Lanes first = _mm512_castsi512_ps(_mm512_slli_epi32(whole, 16)) * scales;
-      const Lanes second = _mm512_castsi512_ps(_mm512_and_si512(whole, _mm512_set1_epi32(0xffff0000))) * scales;
-      const __m512i low = _mm512_cvtepu16_epi32(to_bf16(first)), high = _mm512_cvtepu16_epi32(to_bf16(second));
-      _mm512_storeu_si512(to + pair * 2 * PANEL + c * 2 * LANES, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-    }
+    for (int64_t c = 0; c < PANEL / LANES; ++c)
+      _mm512_storeu_si512(to + pair * 2 * PANEL + c * 2 * LANES, (__m512i)load_pairs(group.words[c][pair / 4], pair % 4));
 }
 
 // Converts a chunk to bfloat16, one tile at a time, while the tile before it is multiplied.
@@ -159,6 +153,55 @@ void multiply_tiles(const Product<Kind>& p, const BFloat16* x, int64_t top, int6
     _tile_stored(2, bottom_sums, SUMS_BYTES);
     _tile_stored(3, bottom_sums + LANES, SUMS_BYTES);
   }
+}
+
+// The sums of the last groups of int4 weights, for 16 rows and columns.
+struct alignas(64) GroupSums {
+  static constexpr int64_t COUNT = 4;
+  float of[COUNT][TILE_ROWS][LANES] = {};
+};
+
+// Like `multiply_tiles`, for at most 16 rows, the columns from `column` on and int4 weights. Each group of inputs has scales,
+// so its sums leave the matrix unit, and SIMD scales and adds them. That happens some groups later, because data that a
+// tile has just stored cannot be loaded at once.
+template <bool BOTTOM>
+void multiply_groups(const Product<Int4>& p, const BFloat16* x, const BFloat16* weights, const Int4Group* groups, int64_t column,
+                     int64_t inputs, bool first, int fetches, Prefetch<Int4>& prefetch, const Turning<Int4>& turning,
+                     Leaving<Int4>& leaving, GroupSums& recent, float* sums) {
+  const int64_t count = inputs / TILE_INPUTS, rows_of_tile = (BLOCK_ROWS + count - 1) / count;
+  Lanes totals[TILE_ROWS];
+#pragma GCC unroll 16
+  for (int r = 0; r < TILE_ROWS; ++r) totals[r] = first ? all(0.0f) : load(sums + r * PANEL);
+  auto add = [&](int64_t group) {
+    const Lanes scales = load_floats(groups[group].scales + column);
+#pragma GCC unroll 16
+    for (int r = 0; r < TILE_ROWS; ++r)
+      totals[r] = fma(load(recent.of[group % GroupSums::COUNT][r]), scales, totals[r]);
+  };
+  if (turning.from) turning(0);
+  for (int64_t group = 0; group < count; ++group) {
+    const int64_t input = group * TILE_INPUTS;
+    if (turning.from && group + 1 < count) turning(input + TILE_INPUTS);
+    leaving.store(rows_of_tile);
+    for (int i = 0; i < fetches; ++i) prefetch();
+    if (group >= GroupSums::COUNT - 1) add(group - (GroupSums::COUNT - 1));
+    float(*const of_group)[LANES] = recent.of[group % GroupSums::COUNT];
+    _tile_loadd(6, weights + input * PANEL + 2 * column, 2 * PANEL * 2);
+    if constexpr (BOTTOM) {
+      _tile_zero(2);
+      _tile_stream_loadd(5, x + input, p.x_stride * 2);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_stored(2, of_group, sizeof *of_group);
+    } else {
+      _tile_zero(0);
+      _tile_stream_loadd(4, x + input, p.x_stride * 2);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_stored(0, of_group, sizeof *of_group);
+    }
+  }
+  for (int64_t group = std::max<int64_t>(0, count - (GroupSums::COUNT - 1)); group < count; ++group) add(group);
+#pragma GCC unroll 16
+  for (int r = 0; r < TILE_ROWS; ++r) store(sums + r * PANEL, totals[r]);
 }
 
 // `count` things in as few parts of at most `most` as possible, which are multiples of `unit` and about equal.
@@ -251,8 +294,19 @@ class Multiplier {
       const int64_t top = std::min(TILE_ROWS, count);
       Sums& sums = kept ? kept_[i * blocks + block] : sums_;
       shape(top, count - top);
-      multiply_tiles(p_, p_.x + row * p_.x_stride + input, top, count - top, packed, now.inputs, input == 0, prefetch, turning,
-                     leaving_, sums);
+      const BFloat16* const x = p_.x + row * p_.x_stride + input;
+      if constexpr (std::is_same_v<Kind, Int4>) {
+        const int fetches = count > top ? 1 : 2;
+        for (int64_t column = 0; column < PANEL; column += LANES, turning = {}) {
+          multiply_groups<false>(p_, x, packed, now.weights, column, now.inputs, input == 0, fetches, prefetch, turning,
+                                 leaving_, recent_, sums.of[0] + column);
+          if (count > top)
+            multiply_groups<true>(p_, x + TILE_ROWS * p_.x_stride, packed, now.weights, column, now.inputs, input == 0, fetches,
+                                  prefetch, {}, leaving_, recent_, sums.of[TILE_ROWS] + column);
+        }
+      } else {
+        multiply_tiles(p_, x, top, count - top, packed, now.inputs, input == 0, prefetch, turning, leaving_, sums);
+      }
       leaving_ = {};
       if (ends && !gates) {
         BFloat16* const y = p_.y + row * p_.y_stride + panel * PANEL;
@@ -274,6 +328,7 @@ class Multiplier {
   const Product<Kind>& p_;
   const int64_t rows_, panels_, group_, part_, inputs_, chunk_;
   std::vector<BFloat16> turned_;
+  GroupSums recent_;
   Sums sums_;
   Leaving<Kind> leaving_;
   int64_t shaped_ = 0;
@@ -286,6 +341,7 @@ void multiply_by_amx(const Product<Kind>& product, int64_t rows, int64_t panels)
   constexpr int64_t MOST = GATED ? 2 : 4;
   const int64_t group = std::clamp<int64_t>(panels / (4 * ThreadPool::instance().threads()), 1, MOST);
   share_out((panels + group - 1) / group, [&](Tasks& tasks) {
+    const NoDenormals no_denormals;
     Multiplier<Kind, GATED> multiplier(product, rows, panels, group);
     tasks.each_with_next([&](int64_t now, int64_t next) { multiplier.multiply(now, next); });
     multiplier.finish();

@@ -1,0 +1,108 @@
+// The product of a few rows with int8 or int4 weights, by SIMD, with the same bits as by Intel's matrix unit.
+//
+// To convert the weights into tiles would take longer than to read them. The matrix unit sums the even and the odd inputs of
+// a tile, each in their order, and then adds both sums to the result (TDPBF16PS in Intel's manual).
+
+#pragma once
+
+#include <ATen/ops/empty.h>
+
+#include "amx.h"
+#include "product.h"
+#include "silu_mul.h"
+
+namespace {
+
+// More rows take longer by SIMD than by the matrix unit.
+constexpr int64_t FEW_ROWS = 4;
+
+// The weights of 16 columns for a pair of inputs.
+struct FloatPairs {
+  Lanes even, odd;
+};
+
+// Pair number `pair` of a tile, of the columns from 16 * `half` on.
+inline FloatPairs float_pairs(const int8_t* tile, int pair, int half) {
+  const __m512i words = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i*)(tile + pair * 2 * PANEL) + half));
+  return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(words, 24), 24)),
+          _mm512_cvtepi32_ps(_mm512_srai_epi32(words, 8))};
+}
+
+inline FloatPairs float_pairs(const Int4Group* group, int pair, int half) {
+  const Lanes table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+  const __m512i words = _mm512_loadu_si512(group->words[half][pair / 4]);
+  return {_mm512_permutexvar_ps(_mm512_srli_epi32(words, 4 * (pair % 4)), table),
+          _mm512_permutexvar_ps(_mm512_srli_epi32(words, 4 * (pair % 4) + 16), table)};
+}
+
+inline Lanes add_sums(const int8_t*, int, Lanes sum, Lanes of_tile) { return sum + of_tile; }
+inline Lanes add_sums(const Int4Group* group, int half, Lanes sum, Lanes of_tile) {
+  return fma(of_tile, load_floats(group->scales + half * LANES), sum);
+}
+
+// The sums of `ROWS` rows for a panel. Rows are floats, `inputs` apart.
+template <class Kind, int ROWS>
+void sum_panel(const float* x, int64_t inputs, const typename Kind::Weight* panel, Lanes (&sums)[ROWS][2]) {
+  constexpr int64_t AHEAD = 2 * 4096;  // As for other instruction sets.
+  constexpr int64_t WEIGHTS = 32 / Kind::INPUTS * Kind::WEIGHTS, BYTES = WEIGHTS * sizeof(typename Kind::Weight);
+  for (int r = 0; r < ROWS; ++r) sums[r][0] = sums[r][1] = all(0.0f);
+  for (int64_t input = 0; input < inputs; input += 32, panel += WEIGHTS, x += 32) {
+    for (int64_t byte = 0; byte < BYTES; byte += 64) _mm_prefetch((const char*)panel + AHEAD + byte, _MM_HINT_T2);
+    Lanes even[ROWS][2], odd[ROWS][2];
+#pragma GCC unroll 16
+    for (int pair = 0; pair < 16; ++pair)
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        const FloatPairs weights = float_pairs(panel, pair, half);
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; ++r) {
+          const float* const row = x + r * inputs + 2 * pair;
+          even[r][half] = pair ? fma(weights.even, all(row[0]), even[r][half]) : weights.even * all(row[0]);
+          odd[r][half] = pair ? fma(weights.odd, all(row[1]), odd[r][half]) : weights.odd * all(row[1]);
+        }
+      }
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half)
+        sums[r][half] = add_sums(panel, half, sums[r][half], even[r][half] + odd[r][half]);
+  }
+}
+
+template <bool GATED, int ROWS, class Kind>
+void multiply_few_rows(const Product<Kind>& p, const float* x, int64_t panels) {
+  const int64_t inputs = 2 * p.pairs;
+  share_out(panels, [&](Tasks& tasks) {
+    const NoDenormals no_denormals;
+    tasks.each_with_next([&](int64_t panel, int64_t) {
+      const int64_t of_weights = GATED ? panels + panel : panel;
+      Lanes gates[ROWS][2], sums[ROWS][2];
+      if constexpr (GATED) sum_panel<Kind>(x, inputs, p.panel(panel), gates);
+      sum_panel<Kind>(x, inputs, p.panel(of_weights), sums);
+      for (int r = 0; r < ROWS; ++r)
+        for (int64_t half = 0; half < 2; ++half) {
+          Lanes value = p.result(sums[r][half], of_weights * PANEL + half * LANES);
+          if constexpr (GATED) value = silu(p.result(gates[r][half], panel * PANEL + half * LANES)) * value;
+          store_bf16(p.y + r * p.y_stride + panel * PANEL + half * LANES, value);
+        }
+    });
+  });
+}
+
+template <bool GATED, class Kind>
+void multiply_few(const Product<Kind>& product, int64_t rows, int64_t panels) {
+  const int64_t inputs = 2 * product.pairs;
+  const Tensor floats = at::empty({rows, inputs}, at::kFloat);
+  float* const x = floats.mutable_data_ptr<float>();
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t input = 0; input < inputs; input += LANES)
+      store(x + r * inputs + input, load_floats(product.x + r * product.x_stride + input));
+  switch (rows) {
+    case 1: return multiply_few_rows<GATED, 1>(product, x, panels);
+    case 2: return multiply_few_rows<GATED, 2>(product, x, panels);
+    case 3: return multiply_few_rows<GATED, 3>(product, x, panels);
+    default: return multiply_few_rows<GATED, FEW_ROWS>(product, x, panels);
+  }
+}
+
+}  // namespace
