@@ -30,12 +30,32 @@ def test_linear_agrees_with_float64(rows: int, inputs: int, columns: int) -> Non
     assert error(y, x.double() @ weight.double().T) < LINEAR_ERROR
 
 
-@pytest.mark.parametrize("rows", [2, 3, 4, 5, 6, 7, 12, 13, 40])
-def test_the_result_of_a_row_does_not_depend_on_other_rows(rows: int) -> None:
-    x, packed = random(rows, 576), torch.ops.inflight.pack_weight(random(352, 576))
+# With AMX, products of 33 panels are computed in groups of panels, of 1,344 inputs in parts, and of 300 rows in parts.
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 6, 7, 12, 13, 40, 300])
+@pytest.mark.parametrize(("inputs", "columns"), [(576, 352), (1344, 33 * 32)])
+def test_the_result_of_a_row_does_not_depend_on_other_rows(rows: int, inputs: int, columns: int) -> None:
+    x, weight = random(rows, inputs), random(columns, inputs)
+    packed = torch.ops.inflight.pack_weight(weight)
     together = torch.ops.inflight.linear(x, packed)
     alone = torch.cat([torch.ops.inflight.linear(row[None], packed) for row in x])
     assert torch.equal(together, alone)
+    assert error(together, x.double() @ weight.double().T) < LINEAR_ERROR
+
+
+# With AMX, SIMD computes up to four rows, and the matrix unit more.
+@pytest.mark.parametrize("bits", [4, 8])
+def test_few_rows_with_quantized_weights_have_the_bits_of_many(bits: Bits) -> None:
+    x = random(64, 640) * torch.logspace(-42, 30, 64)[:, None].bfloat16()
+    if bits == 4:
+        multiply = partial(torch.ops.inflight.linear_int4, packed=pack_int4(*rounded_to_int4(random(64, 640))))
+    else:
+        weight, scales = rounded_to_int8(random(64, 640))
+        packed = torch.ops.inflight.pack_weight(weight)
+        multiply = partial(torch.ops.inflight.linear_int8, packed=packed, scales=scales)
+    together = multiply(x)
+    assert together.isfinite().all()
+    for count in range(1, 7):
+        assert torch.equal(torch.cat([multiply(rows) for rows in x.split(count)]), together)
 
 
 def test_linear_reads_rows_that_are_not_contiguous() -> None:
@@ -71,9 +91,9 @@ def test_linear_int4_refuses_weights_that_are_packed_otherwise() -> None:
         torch.ops.inflight.linear_int4(random(1, 32), torch.zeros(1, 1, 512, dtype=torch.uint8))
 
 
-# With more than 128 rows, the kernel computes the rows in parts, because it keeps the sums of the gates.
+# With AMX, the kernel computes more than 256 rows in parts, because it keeps the sums of the gates.
 @pytest.mark.parametrize("rows", [1, 3, 16, 17, 33, 100, 128, 129, 161, 300])
-@pytest.mark.parametrize(("inputs", "columns"), [(30, 32), (64, 96), (576, 352)])
+@pytest.mark.parametrize(("inputs", "columns"), [(30, 32), (64, 96), (576, 352), (1344, 17 * 32)])
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_linear_silu_mul_agrees_with_float64(rows: int, inputs: int, columns: int, bits: Bits) -> None:
     if bits == 4 and inputs % 32:

@@ -251,7 +251,7 @@ class Multiplier {
  private:
   static constexpr bool TURNED = !std::is_same_v<Kind, Bf16>;
   // A chunk of the inputs of so many rows, and their sums of a group, fit into the L2 cache.
-  static constexpr int64_t MOST_ROWS = 512;
+  static constexpr int64_t MOST_ROWS = 256;
 
   // The weights of the inputs from `input` on in panel `panel` of all weights.
   Chunk<Kind> chunk(int64_t panel, int64_t input) const {
@@ -321,7 +321,7 @@ class Multiplier {
     shaped_ = top + bottom;
   }
 
-  // Sums that are kept for later chunks, or until those that they are the gates of are complete: at most 512 KB. To allocate
+  // Sums that are kept for later chunks, or until those that they are the gates of are complete: 128 KB at most. To allocate
   // them for each product would take longer than some products.
   inline static thread_local std::vector<Sums> kept_;
 
