@@ -7,7 +7,7 @@
 
 #include <ATen/ops/empty.h>
 
-#include "amx.h"
+#include "linear_amx_block.h"
 #include "product.h"
 #include "silu_mul.h"
 
@@ -44,9 +44,9 @@ inline Lanes add_sums(const Int4Group* group, int half, Lanes sum, Lanes of_tile
 template <class Kind, int ROWS>
 void sum_panel(const float* x, int64_t inputs, const typename Kind::Weight* panel, Lanes (&sums)[ROWS][2]) {
   constexpr int64_t AHEAD = 2 * 4096;  // As for other instruction sets.
-  constexpr int64_t WEIGHTS = 32 / Kind::INPUTS * Kind::WEIGHTS, BYTES = WEIGHTS * sizeof(typename Kind::Weight);
+  constexpr int64_t WEIGHTS = TILE_INPUTS / Kind::INPUTS * Kind::WEIGHTS, BYTES = WEIGHTS * sizeof(typename Kind::Weight);
   for (int r = 0; r < ROWS; ++r) sums[r][0] = sums[r][1] = all(0.0f);
-  for (int64_t input = 0; input < inputs; input += 32, panel += WEIGHTS, x += 32) {
+  for (int64_t input = 0; input < inputs; input += TILE_INPUTS, panel += WEIGHTS, x += TILE_INPUTS) {
     for (int64_t byte = 0; byte < BYTES; byte += 64) _mm_prefetch((const char*)panel + AHEAD + byte, _MM_HINT_T2);
     Lanes even[ROWS][2], odd[ROWS][2];
 #pragma GCC unroll 16
