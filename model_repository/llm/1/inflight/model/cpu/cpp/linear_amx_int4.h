@@ -1,4 +1,4 @@
-// A block with int4 weights. Each group of inputs, which is a tile, has scales. So the sums of a group leave the matrix unit, and
+// A block with int4 weights. Each group of inputs, which is a tile, has scales. So its sums leave the matrix unit, and
 // SIMD scales and adds them. Scaled weights would have to be rounded to bfloat16.
 
 #pragma once
