@@ -9,7 +9,7 @@
 
 namespace {
 
-// `count` things in as few parts of at most `most` as possible, which are multiples of `unit` and about equal.
+// The size of about equal parts of `count`: multiples of `unit`, and as few as possible if none has more than `most`.
 inline int64_t even_part(int64_t count, int64_t most, int64_t unit) {
   const int64_t parts = (count + most - 1) / most, part = (count + parts - 1) / parts;
   return (part + unit - 1) / unit * unit;
@@ -134,7 +134,7 @@ void multiply_by_amx(const Product<Kind>& product, int64_t rows, int64_t panels)
   constexpr int64_t MOST = GATED ? 2 : 4;
   const int64_t group = std::clamp<int64_t>(panels / (4 * ThreadPool::instance().threads()), 1, MOST);
   share_out((panels + group - 1) / group, [&](Tasks& tasks) {
-    const NoDenormals no_denormals;
+    const NoDenormals no_denormals;  // As in `multiply_few`, so that sums are scaled alike.
     Multiplier<Kind, GATED> multiplier(product, rows, panels, group);
     tasks.each_with_next([&](int64_t now, int64_t next) { multiplier.multiply(now, next); });
     multiplier.finish();

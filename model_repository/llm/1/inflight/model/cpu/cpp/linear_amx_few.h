@@ -69,6 +69,7 @@ void sum_panel(const float* x, int64_t inputs, const typename Kind::Weight* pane
   }
 }
 
+// Multiplies `ROWS` rows, as floats, with all panels of y.
 template <bool GATED, int ROWS, class Kind>
 void multiply_few_rows(const Product<Kind>& p, const float* x, int64_t panels) {
   const int64_t inputs = 2 * p.pairs;
@@ -89,6 +90,7 @@ void multiply_few_rows(const Product<Kind>& p, const float* x, int64_t panels) {
   });
 }
 
+// Multiplies up to `FEW_ROWS` rows with all panels of y.
 template <bool GATED, class Kind>
 void multiply_few(const Product<Kind>& product, int64_t rows, int64_t panels) {
   const int64_t inputs = 2 * product.pairs;
