@@ -33,7 +33,11 @@ struct alignas(64) TileShapes {
   }
 };
 
-inline void load_shapes(const TileShapes& shapes) { _tile_loadconfig(&shapes); }
+inline void load_shapes(const TileShapes& shapes) {
+  // GCC 12's intrinsic says that only the first 8 bytes are read, so the others might not be written before.
+  asm volatile("" : : "m"(shapes));
+  _tile_loadconfig(&shapes);
+}
 inline void release_tiles() { _tile_release(); }
 
 // Makes SIMD take denormal numbers for 0 in this thread, as the matrix unit always does.

@@ -111,6 +111,7 @@ class Worker {
           a_.query.const_data_ptr<BFloat16>() + token * a_.query.stride(2) + query_head * a_.query.stride(1);
       std::copy(from, from + a_.width_k, queries_.data() + r * a_.width_k);
       outputs[r] = a_.output + (token * a_.query.size(1) + query_head) * a_.width_v;
+      prefetch_for_writing(outputs[r]);
       start[r] = a_.start_of(tile[3] + offset + 1);
       end[r] = std::max(tile[3] + offset + 1, a_.least_end(tile));
       if (a_.sinks) seen[r] = {a_.sinks[query_head], 1};
@@ -129,6 +130,11 @@ class Worker {
       const Mixture mixture{mixed_.data(), a_.width_v, first == all_first, last == all_last, kept, scale, outputs};
       products_.mix(probabilities_, rows, pages, first, last, mixture);
     }
+  }
+
+  // Otherwise, the stores of the last part would wait for these lines.
+  void prefetch_for_writing(const BFloat16* output) const {
+    for (int64_t d = 0; d < a_.width_v; d += 64 / sizeof *output) __builtin_prefetch(output + d, 1);
   }
 
   const Attention& a_;

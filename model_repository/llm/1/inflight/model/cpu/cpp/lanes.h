@@ -43,3 +43,6 @@ inline Lanes two_to(Lanes x) {
 
 // x / (1 + e^-x). The result is 0 if e^-x is too large for a float.
 inline Lanes silu(Lanes x) { return x / (all(1.0f) + two_to(x * all(-LOG2_E))); }
+
+// The hyperbolic tangent, with an absolute error of about 1e-7.
+inline Lanes tanh_of(Lanes x) { return all(1.0f) - all(2.0f) / (all(1.0f) + two_to(x * all(2 * LOG2_E))); }
