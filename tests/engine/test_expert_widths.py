@@ -45,6 +45,6 @@ def test_bfloat16_is_served(tmp_path: Path) -> None:
 
 
 def test_experts_of_other_widths_stay_grouped(tmp_path: Path) -> None:
-    save_model(mixture(96), tmp_path)
+    save_model(mixture(104), tmp_path)
     config = make_engine(tmp_path, dtype="bfloat16", block_size=16).model.module.config
     assert config._experts_implementation == "grouped_mm"

@@ -16,6 +16,7 @@ TESTS = [
         "test_cpu_kernels.py",
         "test_cpu_tokenwise.py",
         "test_lora_kernel.py",
+        "test_packed_experts.py",
         "test_penalties.py",
         "test_sampler.py",
         "test_weight_rounding.py",

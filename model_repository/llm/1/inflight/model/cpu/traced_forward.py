@@ -32,8 +32,13 @@ _LIGHT = frozenset(
         *("add", "cat", "contiguous", "cos", "embedding", "expand", "index", "index_select", "mul", "neg", "permute"),
         *("reshape", "select", "sin", "size", "slice", "split_with_sizes", "squeeze", "to", "transpose", "type_as"),
         *("unsqueeze", "view", "floor_divide", "Int"),
+        # What routers of mixtures compute has few numbers for each token.
+        *("bitwise_not", "chunk", "copy", "div", "gather", "masked_fill", "narrow", "new_empty", "scatter", "sigmoid"),
+        *("softmax", "sort", "sub", "sum", "topk", "zeros_like"),
     )
 )
+_LIGHT_LINEAR = 1 << 20
+"""torch's own product takes little time with fewer weights than this. Routers of mixtures have such products."""
 
 
 class TracedForward(ForwardPass):
@@ -85,8 +90,19 @@ class TracedForward(ForwardPass):
         self._graph = graph
         # A function keeps a graph as it is. A traced module would compile it once and not see that it was changed.
         self._function: Any = torch._C._create_function_from_graph("forward", graph)
-        kinds = {node.kind() for node in graph.nodes()}
-        self._only_kernels = all(kind.startswith(("prim::", "inflight::")) or kind in _LIGHT for kind in kinds)
+        self._only_kernels = all(map(self._is_light, graph.nodes()))
+
+    def _is_light(self, node: Any) -> bool:
+        kind: str = node.kind()
+        if kind != "aten::linear":
+            # Names of operators that change their input end in "_".
+            return kind.startswith(("prim::", "inflight::")) or kind.removesuffix("_") in _LIGHT
+        weight = list(node.inputs())[1].node()
+        while weight.kind() in ("aten::to", "aten::type_as"):
+            weight = next(weight.inputs()).node()
+        return bool(
+            weight.kind() == "prim::GetAttr" and getattr(self._weights, weight.s("name")).numel() < _LIGHT_LINEAR
+        )
 
     def __call__(self, batch: RaggedBatch, caches: Sequence[LayerCache], rows: torch.Tensor) -> Outputs:
         tensors = tuple(BatchTensors.of(batch))

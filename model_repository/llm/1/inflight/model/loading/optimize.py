@@ -14,6 +14,7 @@ from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_gelu import replace_gelus
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernels import load_kernels
+from inflight.model.cpu.packed_experts import PackedExperts
 from inflight.model.cpu.packed_linear import pack_linears, round_linears_to_int4
 from inflight.model.cpu.plain_linears import replace_conv1ds
 from inflight.model.cpu.traced_forward import TracedForward, TracedImages
@@ -73,6 +74,7 @@ def _on_cpu(
         check.repeat_reference()
     num_weights = _num_weights(module)
     replaced += replace_norms(module) + replace_gelus(module)
+    experts = PackedExperts(module)
     try:
         replaced += pack_linears(module, config.quantization, int4_scales)
         eager = reading.forward(module, backend)
@@ -86,6 +88,7 @@ def _on_cpu(
             "the CPU kernels fail the self-check with %s; torch's own operators serve", module.config.model_type
         )
         restore(replaced)
+        experts.undo()
         return None
     if config.quantization is not None:
         _warn_of_unquantized(module, config.quantization, num_weights)

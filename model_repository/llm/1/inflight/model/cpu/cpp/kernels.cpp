@@ -1,6 +1,7 @@
 // All kernels as one translation unit: parsing torch's headers takes longer than compiling the kernels.
 
 #include "attention.cpp"
+#include "experts.cpp"
 #include "int4_rounding.cpp"
 #include "linear.cpp"
 #include "logprobs.cpp"

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "linear_amx_block.h"
@@ -35,7 +36,7 @@ class Multiplier {
     if (kept_.size() < blocks) kept_.resize(blocks);
   }
 
-  // Computes the panels of group `group` of y. Prefetches the first weights of group `next` unless it is -1.
+  // Computes the panels of group `group` of y. Prefetches the first weights of the panel `next` of all weights unless it is -1.
   void multiply(int64_t group, int64_t next) {
     const int64_t first = group * group_, last = std::min(panels_, first + group_);
     for (int64_t row = 0; row < rows_; row += part_) {
@@ -43,7 +44,7 @@ class Multiplier {
       if (row + part_ < rows_)
         after = chunk(first, 0);
       else if (next >= 0)
-        after = chunk(next * group_, 0);
+        after = chunk(next, 0);
       multiply_part(first, last, row, std::min(rows_, row + part_), after);
     }
   }
@@ -127,17 +128,42 @@ class Multiplier {
   int64_t shaped_ = 0;
 };
 
+// The number of panels in a group, of `panels` that the threads share. Each thread takes several groups, so that all finish
+// together.
+inline int64_t panels_in_group(int64_t panels, int64_t most) {
+  return std::clamp<int64_t>(panels / (4 * ThreadPool::instance().threads()), 1, most);
+}
+
 // Multiplies all rows with all panels of y.
 template <bool GATED, class Kind>
 void multiply_by_amx(const Product<Kind>& product, int64_t rows, int64_t panels) {
-  // Each thread takes several groups, so that all finish together.
-  constexpr int64_t MOST = GATED ? 2 : 4;
-  const int64_t group = std::clamp<int64_t>(panels / (4 * ThreadPool::instance().threads()), 1, MOST);
+  const int64_t group = panels_in_group(panels, GATED ? 2 : 4);
   share_out((panels + group - 1) / group, [&](Tasks& tasks) {
     const NoDenormals no_denormals;  // As in `multiply_few`, so that sums are scaled alike.
     Multiplier<Kind, GATED> multiplier(product, rows, panels, group);
-    tasks.each_with_next([&](int64_t now, int64_t next) { multiplier.multiply(now, next); });
+    tasks.each_with_next([&](int64_t now, int64_t next) { multiplier.multiply(now, next < 0 ? -1 : next * group); });
     multiplier.finish();
+  });
+}
+
+// Multiplies the rows of each expert with all of its panels. The threads share the panels of all experts together, because
+// an expert has few. The weights of all experts lie one after the other.
+inline void multiply_experts_by_amx(const std::vector<RowsOfExpert>& experts, int64_t panels) {
+  const int64_t count = experts.size(), group = panels_in_group(count * panels, 4), groups = (panels + group - 1) / group;
+  share_out(count * groups, [&](Tasks& tasks) {
+    const NoDenormals no_denormals;
+    std::optional<Multiplier<Bf16, false>> multiplier;
+    const RowsOfExpert* of = nullptr;
+    tasks.each_with_next([&](int64_t now, int64_t next) {
+      if (const RowsOfExpert* const expert = &experts[now / groups]; expert != of) {
+        if (multiplier) multiplier->finish();
+        multiplier.emplace(expert->product, expert->rows, panels, group);
+        of = expert;
+      }
+      const int64_t distance = next < 0 ? 0 : experts[next / groups].number - of->number;
+      multiplier->multiply(now % groups, next < 0 ? -1 : distance * panels + next % groups * group);
+    });
+    if (multiplier) multiplier->finish();
   });
 }
 

@@ -59,4 +59,10 @@ struct Product {
   }
 };
 
+// The product of the rows that one expert of a mixture computes.
+struct RowsOfExpert {
+  Product<Bf16> product;
+  int64_t rows, number;
+};
+
 }  // namespace
