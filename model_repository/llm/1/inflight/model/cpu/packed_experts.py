@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from inflight.model.cache.huge_pages import zeros_huge_pages
+from inflight.model.mixtures import is_mixture
 
 _PANEL = 32
 
@@ -45,8 +46,7 @@ class PackedExperts:
 
 
 def _is_supported(experts: Any) -> bool:
-    # Only transformers' modules of experts have this.
-    if getattr(experts, "_is_expert_parallel", True):
+    if not is_mixture(experts) or experts._is_expert_parallel:
         return False
     return all(_is_packable(experts._parameters.get(name), experts.is_transposed) for name in _names(experts))
 

@@ -21,6 +21,7 @@ from inflight.model.loading.checkpoint import first_of, hint_at_other_files
 from inflight.model.loading.classification_head import HEAD_WEIGHTS
 from inflight.model.loading.config_errors import reason
 from inflight.model.loading.quantized_checkpoint.dividing import dividing
+from inflight.model.mixtures import is_mixture
 from inflight.model.parallel.layers import DividedWeight, divide
 from inflight.model.parallel.plan import check_plan
 from inflight.model.parallel.shards import Shards
@@ -118,7 +119,7 @@ def _choose_experts(module: Any) -> None:
 def _weights_of_experts(module: Any) -> Iterator[torch.nn.Parameter]:
     """Return the weights of mixtures that have those of all experts in one tensor."""
     for experts in module.modules():
-        if hasattr(experts, "_is_expert_parallel"):  # Only transformers' modules of experts have this.
+        if is_mixture(experts):
             yield from (weight for weight in experts.parameters(recurse=False) if weight.ndim == 3)
 
 
