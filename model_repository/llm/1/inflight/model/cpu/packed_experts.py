@@ -1,6 +1,6 @@
 """Mixtures whose experts are computed by the CPU kernels."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any
 
@@ -23,26 +23,22 @@ class PackedExperts:
         """Let transformers' modules of experts compute with packed weights, where the kernels support them."""
         self._mixtures: list[Any] = [experts for experts in module.modules() if _is_supported(experts)]
         for experts in self._mixtures:
-            for name in _names(experts):
-                weight = experts._parameters[name]
-                assert weight is not None
-                weight.data = _packed(weight.data, experts.is_transposed)
-                bias = experts._parameters.get(f"{name}_bias")
-                if bias is not None:
-                    bias.data = bias.data.float()
+            _convert(experts, _packed, torch.float32)
             experts.forward = MethodType(_forward, experts)
 
     def undo(self) -> None:
         """Put the weights back into their order, and let the modules compute as before."""
         for experts in self._mixtures:
-            for name in _names(experts):
-                weight = experts._parameters[name]
-                assert weight is not None
-                weight.data = _unpacked(weight.data, experts.is_transposed)
-                bias = experts._parameters.get(f"{name}_bias")
-                if bias is not None:
-                    bias.data = bias.data.to(weight.dtype)
+            _convert(experts, _unpacked, torch.bfloat16)
             del experts.forward
+
+
+def _convert(experts: Any, change: Callable[[torch.Tensor, bool], torch.Tensor], dtype_of_bias: torch.dtype) -> None:
+    for name in _names(experts):
+        weight, bias = experts._parameters[name], experts._parameters.get(f"{name}_bias")
+        weight.data = change(weight.data, experts.is_transposed)
+        if bias is not None:
+            bias.data = bias.data.to(dtype_of_bias)
 
 
 def _is_supported(experts: Any) -> bool:

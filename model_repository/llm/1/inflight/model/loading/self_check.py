@@ -26,7 +26,6 @@ from inflight.model.loading.trial_logits import (
     request_of,
     requests_of,
 )
-from inflight.model.mixtures import is_mixture
 from inflight.prompt_content import PromptContent
 
 logger = logging.getLogger(__name__)
@@ -36,9 +35,6 @@ _SHORT, _LONG, LONGEST = 13, 40, 640
 # position causes 1e-1 and more.
 _TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 _SAME = 1e-3
-# In half precision, rounding may route many tokens of a mixture to other experts. Then its own error by rounding is the
-# bound, up to this one. Wrong attention gives such models errors over 1.
-_WORST_TOLERANCE = 0.5
 
 
 class SelfCheck:
@@ -63,7 +59,7 @@ class SelfCheck:
         """
         self._module, self._reference, self._worst = module, reference, worst
         self._prompts = _prompts(module, readings, max_model_len)
-        self._tolerance = 0.0
+        self._tolerance = _TOLERANCE.get(module.dtype, 1e-3)
         self._inserts: tuple[Mapping[str, Any], torch.Tensor | None] | None = None
         """The model's own arguments for a prompt with images or embeddings, and its logits as soon as they can be
         right."""
@@ -71,11 +67,8 @@ class SelfCheck:
 
     def repeat_reference(self) -> None:
         """Compute the reference anew, after a change of weights that is intended and too large for the tolerance."""
-        self._tolerance = _TOLERANCE.get(self._module.dtype, 1e-3)
         with _failing_as_unsupported(self._module), self._reference():
             self._wanted = eager_logits(self._module, self._prompts)
-            rounded = self._error_by_rounding()
-        self._tolerance = max(self._tolerance, min(self._worst(rounded), _WORST_TOLERANCE))
         if any(logits.isnan().any() for logits in self._wanted):
             raise UnsupportedModel(
                 f"{self._module.config.model_type}: its own forward pass gives logits that are not numbers; are the "
@@ -87,14 +80,6 @@ class SelfCheck:
             )
         if self._inserts is not None:
             self.expect_inserts(self._inserts[0])
-
-    def _error_by_rounding(self) -> float:
-        """Return the relative error of a mixture's own logits if its inputs are rounded otherwise. Of others, 0."""
-        if self._module.dtype == torch.float32 or not any(map(is_mixture, self._module.modules())):
-            return 0.0
-        with _rounding_otherwise(self._module.get_input_embeddings()):
-            found = eager_logits(self._module, self._prompts)
-        return max(map(self._difference, found, self._wanted))
 
     @property
     def num_logits(self) -> int:
@@ -259,22 +244,6 @@ def _failing_as_unsupported(module: Any) -> Iterator[None]:
         raise UnsupportedModel(
             f"{module.config.model_type} fails in the self-check: {type(error).__name__}: {error}"
         ) from error
-
-
-@contextmanager
-def _rounding_otherwise(embeddings: torch.nn.Module) -> Iterator[None]:
-    """Change each number of the tokens' embeddings by up to a unit in the last place."""
-    generator = torch.Generator().manual_seed(0)
-
-    def change(_: torch.nn.Module, arguments: object, embedded: torch.Tensor) -> torch.Tensor:
-        by = torch.rand(embedded.shape, generator=generator).mul(2).sub(1) * torch.finfo(embedded.dtype).eps / 2
-        return (embedded.float() * (1 + by.to(embedded.device))).to(embedded.dtype)
-
-    handle = embeddings.register_forward_hook(change)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _prompts(module: Any, readings: Sequence[Reading], max_model_len: int) -> list[list[int]]:
