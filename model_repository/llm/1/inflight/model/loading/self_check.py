@@ -19,6 +19,7 @@ from inflight.model.forward import ForwardPass, Outputs
 from inflight.model.head import vocab_size
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.reading import Reading
+from inflight.model.loading.reference_experts import ReferenceExperts
 from inflight.model.loading.trial_logits import (
     DECODED,
     eager_logits,
@@ -60,6 +61,7 @@ class SelfCheck:
         self._module, self._reference, self._worst = module, reference, worst
         self._prompts = _prompts(module, readings, max_model_len)
         self._tolerance = _TOLERANCE.get(module.dtype, 1e-3)
+        self._experts = ReferenceExperts(module, self._tolerance)
         self._inserts: tuple[Mapping[str, Any], torch.Tensor | None] | None = None
         """The model's own arguments for a prompt with images or embeddings, and its logits as soon as they can be
         right."""
@@ -67,7 +69,7 @@ class SelfCheck:
 
     def repeat_reference(self) -> None:
         """Compute the reference anew, after a change of weights that is intended and too large for the tolerance."""
-        with _failing_as_unsupported(self._module), self._reference():
+        with _failing_as_unsupported(self._module), self._reference(), self._experts.recorded():
             self._wanted = eager_logits(self._module, self._prompts)
         if any(logits.isnan().any() for logits in self._wanted):
             raise UnsupportedModel(
@@ -219,13 +221,15 @@ class SelfCheck:
         return None if error < self._tolerance else error
 
     def _error(self, forward: ForwardPass, layers: Sequence[AttentionLayer], backend: AttentionBackend) -> float:
-        found = paged_logits(self._module, forward, layers, requests_of(self._prompts), backend)
+        requests = requests_of(self._prompts)
+        found = paged_logits(self._module, forward, layers, requests, backend, computing=self._experts.repeated)
         return self._worst(max(map(self._difference, found, self._wanted)))
 
     def _difference(self, mine: torch.Tensor, other: torch.Tensor) -> float:
         """Return the relative error of logits [tokens, vocabulary]: of the worst token; in half precision, the median.
 
-        In half precision, rounding alone may route a token to other experts of a mixture, so single tokens may differ.
+        In half precision, rounding alone may route a token to other experts of a mixture, so single tokens may differ:
+        a traced graph and padded batches do not repeat the experts of the reference.
         The dtype of the logits does not tell, as some models cap theirs in float32. With NaN, the error is infinite.
         """
         errors = ((mine - other).norm(dim=-1) / other.norm(dim=-1)).float()

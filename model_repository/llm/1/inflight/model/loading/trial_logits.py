@@ -1,6 +1,8 @@
 """The logits of trial prompts: by the model's own eager forward pass, and through a paged cache in ragged batches."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -57,27 +59,33 @@ def paged_logits(
     requests: Sequence[Request],
     backend: AttentionBackend,
     see: Callable[[Outputs], object] = lambda outputs: None,
+    computing: Callable[[list[int]], AbstractContextManager[None]] = lambda tokens: nullcontext(),
 ) -> list[torch.Tensor]:
     """Logits [tokens, vocabulary] of each prompt, computed in chunks of unequal length, some of a single token.
 
-    `see` is called with the outputs of each step.
+    `see` is called with the outputs of each step. Its forward pass runs in the context that `computing` returns for the
+    numbers of its tokens; all tokens of all prompts are numbered in order.
     """
     device, block_size = next(module.parameters()).device, backend.checked_block_size
-    num_tokens = sum(len(request.token_ids) for request in requests)
-    tables = BlockTables(BlockPool(num_tokens), block_size, prefix_caching=False)
+    lengths = [len(request.token_ids) for request in requests]
+    tables = BlockTables(BlockPool(sum(lengths)), block_size, prefix_caching=False)
     shapes = [layer.shape for layer in layers]
     caches = backend.allocate(shapes, tables.pool.num_blocks, block_size, module.dtype, device)
     for request in requests:
         tables.admit(request, tables.prefixes.lookup(request))
     logits: dict[str, list[torch.Tensor]] = {request.request_id: [] for request in requests}
+    starts = {r.request_id: start for r, start in zip(requests, accumulate(lengths, initial=0), strict=False)}
     while plan := _next_chunks(requests, tables):
         arrays = BatchArrays.of(plan, block_size)
         images, embeds = BatchImages.of(plan.scheduled, arrays), BatchEmbeds.of(plan.scheduled, arrays, device)
         batch = RaggedBatch.on(device, arrays, plan.states, images, embeds)
-        outputs = forward(batch, caches, torch.arange(len(batch.token_ids), device=device))
+        parts = [plan.scheduled[index] for index in arrays.order]
+        numbers = [starts[s.request.request_id] + place for s in parts for place in range(s.first, s.end)]
+        with computing(numbers):
+            outputs = forward(batch, caches, torch.arange(len(batch.token_ids), device=device))
         see(outputs)
-        for index, first, last in zip(arrays.order, batch.query_starts, batch.query_starts[1:], strict=False):
-            logits[plan.scheduled[index].request.request_id].append(outputs.logits[first:last])
+        for part, first, last in zip(parts, batch.query_starts, batch.query_starts[1:], strict=False):
+            logits[part.request.request_id].append(outputs.logits[first:last])
         for scheduled in plan.scheduled:
             tables.commit(scheduled.request, scheduled.num_tokens)
     return [torch.cat(logits[request.request_id]) for request in requests]
