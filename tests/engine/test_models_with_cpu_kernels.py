@@ -175,11 +175,16 @@ def test_a_model_of_random_weights_serves_in_int4(tiny: Tiny) -> None:
     assert "inflight::linear_int4_silu_mul" in kinds
 
 
-@pytest.mark.parametrize(("kind", "warns"), [("llama", False), ("gpt2", False), ("phimoe", True)])
+@pytest.mark.parametrize(
+    ("kind", "width", "warns"),
+    [("llama", 96, False), ("gpt2", 96, False), ("phimoe", 96, False), ("phimoe", 104, True)],
+)
 def test_weights_that_stay_in_bfloat16_are_named(
-    kind: str, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, width: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    save_model(SERVED[kind].config, tmp_path)
+    config = copy.deepcopy(SERVED[kind].config)
+    config.intermediate_size = width
+    save_model(config, tmp_path)
     make_engine(tmp_path, dtype="bfloat16", quantization="int8")
     assert ("% of the weights stay in bfloat16: only linear layers are quantized" in caplog.text) == warns
 

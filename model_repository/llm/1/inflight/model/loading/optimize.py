@@ -14,7 +14,7 @@ from inflight.model.cpu import kernel_attention
 from inflight.model.cpu.fast_gelu import replace_gelus
 from inflight.model.cpu.fast_norm import replace_norms
 from inflight.model.cpu.kernels import load_kernels
-from inflight.model.cpu.packed_experts import PackedExperts
+from inflight.model.cpu.packed_experts import PackedExperts, round_experts_to_int4
 from inflight.model.cpu.packed_linear import pack_linears, round_linears_to_int4
 from inflight.model.cpu.plain_linears import replace_conv1ds
 from inflight.model.cpu.traced_forward import TracedForward, TracedImages
@@ -68,13 +68,13 @@ def _on_cpu(
             backend = CPU_KERNELS
         else:
             _warn_of_torch_attention(reading, config)
-    replaced, int4_scales = replace_conv1ds(module), None
+    replaced, int4_scales, expert_scales = replace_conv1ds(module), None, None
     if config.quantization == "int4":
-        int4_scales = round_linears_to_int4(module)
+        int4_scales, expert_scales = round_linears_to_int4(module), round_experts_to_int4(module)
         check.repeat_reference()
     num_weights = _num_weights(module)
     replaced += replace_norms(module) + replace_gelus(module)
-    experts = PackedExperts(module)
+    experts = PackedExperts(module, config.quantization, expert_scales)
     try:
         replaced += pack_linears(module, config.quantization, int4_scales)
         eager = reading.forward(module, backend)
@@ -116,17 +116,17 @@ def _warn_of_unquantized(module: Any, quantization: str, num_weights: int) -> No
     """Warn if more than half of what were `num_weights` weights are not quantized."""
     if 2 * (left := _num_weights(module)) > num_weights:
         logger.warning(
-            "quantization is %r; %.0f %% of the weights stay in bfloat16: only linear layers are quantized, not "
-            "the experts of a mixture",
+            "quantization is %r; %.0f %% of the weights stay in bfloat16: only linear layers are quantized, and "
+            "experts whose outputs are multiples of 32",
             quantization,
             100 * left / num_weights,
         )
 
 
 def _num_weights(module: Any) -> int:
-    """Return the number of weights in matrices of numbers, without those that embed tokens."""
+    """Return the number of weights in matrices that are not quantized, without those that embed tokens."""
     embeddings = module.get_input_embeddings().weight
-    matrices = (each for each in module.parameters() if each.ndim > 1 and each is not embeddings)
+    matrices = (e for e in module.parameters() if e.ndim > 1 and e is not embeddings and e.is_floating_point())
     return sum(each.numel() for each in matrices)
 
 

@@ -29,43 +29,64 @@ Tensor rows_of_pairs(const Tensor& x, const Tensor& order, int64_t chosen) {
   return y;
 }
 
-// Multiplies each row of x [S, K] with the weights of its expert. `experts` [S] must ascend. The weights of each of E experts
-// are packed bfloat16 weights of N columns, one expert after the other. Adds the bias, float32 [E, N]. Returns [S, N].
-Tensor linear_of_experts(const Tensor& x, const Tensor& experts, const Tensor& packed, const std::optional<Tensor>& bias) {
-  const int64_t count = packed.size(0), panels = packed.size(1), inputs = packed.size(2) * 2, columns = panels * PANEL;
-  TORCH_CHECK(packed.dim() == 5 && packed.is_contiguous() && packed.scalar_type() == at::kBFloat16, "weights are ",
-              packed.scalar_type(), " ", packed.sizes(), ", not bfloat16 [experts, panels, pairs, ", PANEL, ", 2]");
+// Multiplies each row of x [S, K] with the weights of its expert. `experts` [S] must ascend. The packed weights of each of E
+// experts, of N columns, lie one after the other. `scales` and `bias` are float32 [E, N]. Returns [S, N].
+template <class Kind>
+Tensor multiply_of_experts(const Tensor& x, const Tensor& experts, const Tensor& packed, const std::optional<Tensor>& scales,
+                           const std::optional<Tensor>& bias) {
+  const int64_t count = packed.size(0), panels = packed.size(1), inputs = packed.size(2) * Kind::INPUTS;
+  const int64_t columns = panels * PANEL, weights = panels * packed.size(2) * Kind::WEIGHTS;
+  TORCH_CHECK(packed.is_contiguous() && packed.nbytes() == count * weights * sizeof(typename Kind::Weight), "weights are ",
+              packed.scalar_type(), " ", packed.sizes());
   TORCH_CHECK(x.dim() == 2 && x.size(1) == inputs, "x is ", x.sizes(), ", weights take ", inputs, " columns");
   TORCH_CHECK(experts.sizes() == x.sizes().slice(0, 1) && experts.is_contiguous(), "experts are ", experts.sizes());
-  TORCH_CHECK(!bias || (bias->numel() == count * columns && bias->scalar_type() == at::kFloat && bias->is_contiguous()),
-              "bias does not fit ", count, " experts of ", columns, " columns");
+  const auto floats_of = [&](const std::optional<Tensor>& floats, int64_t expert) -> const float* {
+    if (!floats) return nullptr;
+    TORCH_CHECK(floats->numel() == count * columns && floats->scalar_type() == at::kFloat && floats->is_contiguous(),
+                "there are ", floats->numel(), " ", floats->scalar_type(), " for ", count, " experts of ", columns, " columns");
+    return floats->const_data_ptr<float>() + expert * columns;
+  };
   Tensor y = empty_rows({x.size(0), columns}, x.options());
   const Rows rows(x);
   const int64_t* const of_row = experts.const_data_ptr<int64_t>();
+  const auto* const first_weights = static_cast<const typename Kind::Weight*>(packed.const_data_ptr());
   BFloat16* const to = y.mutable_data_ptr<BFloat16>();
-  std::vector<RowsOfExpert> shares;
+  std::vector<RowsOfExpert<Kind>> shares;
   for (int64_t first = 0, last; first < rows.count; first = last) {
     const int64_t expert = of_row[first];
     TORCH_CHECK(expert >= 0 && expert < count, "expert ", expert, " of ", count);
     last = std::upper_bound(of_row + first, of_row + rows.count, expert) - of_row;
-    const Product<Bf16> product{rows[first],
+    const Product<Kind> product{rows[first],
                                 rows.stride,
-                                packed.const_data_ptr<BFloat16>() + expert * columns * inputs,
+                                first_weights + expert * weights,
                                 inputs / 2,
                                 to + first * row_stride(y),
                                 row_stride(y),
-                                nullptr,
-                                bias ? bias->const_data_ptr<float>() + expert * columns : nullptr};
+                                floats_of(scales, expert),
+                                floats_of(bias, expert)};
     shares.push_back({product, last - first, expert});
   }
-#ifdef __AMX_BF16__
-  if (uses_amx(inputs)) {
-    multiply_experts_by_amx(shares, panels);
-    return y;
-  }
-#endif
-  for (const RowsOfExpert& each : shares) multiply_by_lanes(each.product, each.rows, panels);
+  multiply_experts(shares, panels);
   return y;
+}
+
+// With bfloat16 weights, [E, N / 32, K / 2, 32, 2].
+Tensor linear_of_experts(const Tensor& x, const Tensor& experts, const Tensor& packed, const std::optional<Tensor>& bias) {
+  TORCH_CHECK(packed.dim() == 5 && packed.scalar_type() == at::kBFloat16, "weights are ", packed.scalar_type());
+  return multiply_of_experts<Bf16>(x, experts, packed, std::nullopt, bias);
+}
+
+// With int8 weights, [E, N / 32, K / 2, 32, 2], and scales.
+Tensor linear_of_experts_int8(const Tensor& x, const Tensor& experts, const Tensor& packed, const Tensor& scales,
+                              const std::optional<Tensor>& bias) {
+  TORCH_CHECK(packed.dim() == 5 && packed.scalar_type() == at::kChar, "weights are ", packed.scalar_type());
+  return multiply_of_experts<Int8>(x, experts, packed, scales, bias);
+}
+
+// With int4 weights, bytes [E, N / 32, K / 32, 576].
+Tensor linear_of_experts_int4(const Tensor& x, const Tensor& experts, const Tensor& packed, const std::optional<Tensor>& bias) {
+  TORCH_CHECK(packed.dim() == 4 && packed.scalar_type() == at::kByte, "weights are ", packed.scalar_type());
+  return multiply_of_experts<Int4>(x, experts, packed, std::nullopt, bias);
 }
 
 // Adds the rows of each token's pairs, weighted by weights [T, k], in the order of its experts. rows [S, H] are sorted as in
@@ -100,5 +121,10 @@ Tensor sum_of_pairs(const Tensor& rows, const Tensor& order, const Tensor& weigh
 TORCH_LIBRARY_FRAGMENT(inflight, library) {
   library.def("rows_of_pairs(Tensor x, Tensor order, int chosen) -> Tensor", rows_of_pairs);
   library.def("linear_of_experts(Tensor x, Tensor experts, Tensor packed, Tensor? bias=None) -> Tensor", linear_of_experts);
+  library.def(
+      "linear_of_experts_int8(Tensor x, Tensor experts, Tensor packed, Tensor scales, Tensor? bias=None) -> Tensor",
+      linear_of_experts_int8);
+  library.def("linear_of_experts_int4(Tensor x, Tensor experts, Tensor packed, Tensor? bias=None) -> Tensor",
+              linear_of_experts_int4);
   library.def("sum_of_pairs(Tensor rows, Tensor order, Tensor weights) -> Tensor", sum_of_pairs);
 }

@@ -148,14 +148,15 @@ void multiply_by_amx(const Product<Kind>& product, int64_t rows, int64_t panels)
 
 // Multiplies the rows of each expert with all of its panels. The threads share the panels of all experts together, because
 // an expert has few. The weights of all experts lie one after the other.
-inline void multiply_experts_by_amx(const std::vector<RowsOfExpert>& experts, int64_t panels) {
+template <class Kind>
+void multiply_experts_by_amx(const std::vector<RowsOfExpert<Kind>>& experts, int64_t panels) {
   const int64_t count = experts.size(), group = panels_in_group(count * panels, 4), groups = (panels + group - 1) / group;
   share_out(count * groups, [&](Tasks& tasks) {
     const NoDenormals no_denormals;
-    std::optional<Multiplier<Bf16, false>> multiplier;
-    const RowsOfExpert* of = nullptr;
+    std::optional<Multiplier<Kind, false>> multiplier;
+    const RowsOfExpert<Kind>* of = nullptr;
     tasks.each_with_next([&](int64_t now, int64_t next) {
-      if (const RowsOfExpert* const expert = &experts[now / groups]; expert != of) {
+      if (const RowsOfExpert<Kind>* const expert = &experts[now / groups]; expert != of) {
         if (multiplier) multiplier->finish();
         multiplier.emplace(expert->product, expert->rows, panels, group);
         of = expert;

@@ -7,6 +7,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <vector>
+
 #include "linear_amx_block.h"
 #include "product.h"
 #include "silu_mul.h"
@@ -69,42 +71,46 @@ void sum_panel(const float* x, int64_t inputs, const typename Kind::Weight* pane
   }
 }
 
-// Multiplies `ROWS` rows, as floats, with all panels of y.
+// Multiplies `ROWS` rows, as floats, with the weights of panel `panel` of y, which has `panels`.
 template <bool GATED, int ROWS, class Kind>
-void multiply_few_rows(const Product<Kind>& p, const float* x, int64_t panels) {
-  const int64_t inputs = 2 * p.pairs;
-  share_out(panels, [&](Tasks& tasks) {
-    const NoDenormals no_denormals;
-    tasks.each_with_next([&](int64_t panel, int64_t) {
-      const int64_t of_weights = GATED ? panels + panel : panel;
-      Lanes gates[ROWS][2], sums[ROWS][2];
-      if constexpr (GATED) sum_panel<Kind>(x, inputs, p.panel(panel), gates);
-      sum_panel<Kind>(x, inputs, p.panel(of_weights), sums);
-      for (int r = 0; r < ROWS; ++r)
-        for (int64_t half = 0; half < 2; ++half) {
-          Lanes value = p.result(sums[r][half], of_weights * PANEL + half * LANES);
-          if constexpr (GATED) value = silu(p.result(gates[r][half], panel * PANEL + half * LANES)) * value;
-          store_bf16(p.y + r * p.y_stride + panel * PANEL + half * LANES, value);
-        }
-    });
-  });
+void multiply_few_rows(const Product<Kind>& p, const float* x, int64_t panels, int64_t panel) {
+  const int64_t inputs = 2 * p.pairs, of_weights = GATED ? panels + panel : panel;
+  Lanes gates[ROWS][2], sums[ROWS][2];
+  if constexpr (GATED) sum_panel<Kind>(x, inputs, p.panel(panel), gates);
+  sum_panel<Kind>(x, inputs, p.panel(of_weights), sums);
+  for (int r = 0; r < ROWS; ++r)
+    for (int64_t half = 0; half < 2; ++half) {
+      Lanes value = p.result(sums[r][half], of_weights * PANEL + half * LANES);
+      if constexpr (GATED) value = silu(p.result(gates[r][half], panel * PANEL + half * LANES)) * value;
+      store_bf16(p.y + r * p.y_stride + panel * PANEL + half * LANES, value);
+    }
 }
 
-// Multiplies up to `FEW_ROWS` rows with all panels of y.
+// Multiplies the rows of each expert, up to `FEW_ROWS`, with all panels of y. The threads share the panels of all experts.
 template <bool GATED, class Kind>
-void multiply_few(const Product<Kind>& product, int64_t rows, int64_t panels) {
-  const int64_t inputs = 2 * product.pairs;
-  const Tensor floats = at::empty({rows, inputs}, at::kFloat);
+void multiply_few(const std::vector<RowsOfExpert<Kind>>& experts, int64_t panels) {
+  if (experts.empty()) return;
+  const int64_t inputs = 2 * experts[0].product.pairs, count = experts.size();
+  const Tensor floats = at::empty({count, FEW_ROWS, inputs}, at::kFloat);
   float* const x = floats.mutable_data_ptr<float>();
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t input = 0; input < inputs; input += LANES)
-      store(x + r * inputs + input, load_floats(product.x + r * product.x_stride + input));
-  switch (rows) {
-    case 1: return multiply_few_rows<GATED, 1>(product, x, panels);
-    case 2: return multiply_few_rows<GATED, 2>(product, x, panels);
-    case 3: return multiply_few_rows<GATED, 3>(product, x, panels);
-    default: return multiply_few_rows<GATED, FEW_ROWS>(product, x, panels);
-  }
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t r = 0; r < experts[i].rows; ++r)
+      for (int64_t input = 0; input < inputs; input += LANES)
+        store(x + (i * FEW_ROWS + r) * inputs + input,
+              load_floats(experts[i].product.x + r * experts[i].product.x_stride + input));
+  share_out(count * panels, [&](Tasks& tasks) {
+    const NoDenormals no_denormals;
+    tasks.each_with_next([&](int64_t task, int64_t) {
+      const RowsOfExpert<Kind>& of = experts[task / panels];
+      const float* const rows = x + task / panels * FEW_ROWS * inputs;
+      switch (const int64_t panel = task % panels; of.rows) {
+        case 1: return multiply_few_rows<GATED, 1>(of.product, rows, panels, panel);
+        case 2: return multiply_few_rows<GATED, 2>(of.product, rows, panels, panel);
+        case 3: return multiply_few_rows<GATED, 3>(of.product, rows, panels, panel);
+        default: return multiply_few_rows<GATED, FEW_ROWS>(of.product, rows, panels, panel);
+      }
+    });
+  });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <array>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "interleaved.h"
 #include "product.h"
@@ -131,11 +132,30 @@ void multiply_rows(const Product<Kind>& product, int64_t rows, int64_t panels) {
 #ifdef __AMX_BF16__
   if (uses_amx(2 * product.pairs)) {
     if constexpr (!std::is_same_v<Kind, Bf16>)
-      if (rows <= FEW_ROWS) return multiply_few<GATED>(product, rows, panels);
+      if (rows <= FEW_ROWS) return multiply_few<GATED, Kind>({{product, rows, 0}}, panels);
     return multiply_by_amx<GATED>(product, rows, panels);
   }
 #endif
   multiply_by_lanes(product, rows, panels);
+}
+
+// Multiplies the rows of each expert with all of its panels by the fastest means.
+template <class Kind>
+void multiply_experts(const std::vector<RowsOfExpert<Kind>>& experts, int64_t panels) {
+#ifdef __AMX_BF16__
+  if (!experts.empty() && uses_amx(2 * experts[0].product.pairs)) {
+    if constexpr (std::is_same_v<Kind, Bf16>) {
+      multiply_experts_by_amx(experts, panels);
+    } else {
+      std::vector<RowsOfExpert<Kind>> few, many;
+      for (const RowsOfExpert<Kind>& each : experts) (each.rows <= FEW_ROWS ? few : many).push_back(each);
+      multiply_few<false>(few, panels);
+      multiply_experts_by_amx(many, panels);
+    }
+    return;
+  }
+#endif
+  for (const RowsOfExpert<Kind>& each : experts) multiply_by_lanes(each.product, each.rows, panels);
 }
 
 }  // namespace

@@ -60,8 +60,9 @@ struct Product {
 };
 
 // The product of the rows that one expert of a mixture computes.
+template <class Kind>
 struct RowsOfExpert {
-  Product<Bf16> product;
+  Product<Kind> product;
   int64_t rows, number;
 };
 
