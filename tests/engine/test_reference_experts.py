@@ -1,6 +1,7 @@
 """The self-check compares a mixture with the experts that its reference chose, where rounding decides."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,13 +9,14 @@ import torch
 from transformers import GptOssConfig
 
 from inflight import EngineConfig
-from inflight.model.attention.backend import TORCH
+from inflight.model.attention.backend import CPU_KERNELS, TORCH
 from inflight.model.attention.interface import attending_by
+from inflight.model.cpu.traced_forward import TracedForward
 from inflight.model.loading.loader import LoadedModel, load_model
 from inflight.model.loading.reading import with_our_attention
 from inflight.model.loading.reference_experts import ReferenceExperts
 from inflight.model.loading.self_check import LONGEST, SelfCheck
-from inflight.model.mixtures import is_mixture
+from inflight.model.mixtures import changeable_choices, mixtures_of
 from scripts.reference.tiny_models import save_model
 from tests.engine.models import make_prompt
 
@@ -61,8 +63,10 @@ def with_other_routers(model: LoadedModel, noise: float, run: Callable[[], Any])
 def chosen(model: LoadedModel) -> list[torch.Tensor]:
     """Return the experts [T, k] that each mixture computes in a forward pass, in ascending order."""
     found: list[torch.Tensor] = []
-    mixtures = [layer for layer in model.module.modules() if is_mixture(layer)]
-    hooks = [each.register_forward_pre_hook(lambda _, given: found.append(given[1].sort().values)) for each in mixtures]
+    hooks = [
+        mixture.register_forward_pre_hook(lambda _, given: found.append(given[1].sort().values))
+        for mixture in mixtures_of(model.module)
+    ]
     with torch.inference_mode(), attending_by(model.module, "eager"):
         model.module(torch.tensor([PROMPT]), use_cache=False)
     for hook in hooks:
@@ -102,3 +106,23 @@ def test_rounding_of_routers_is_no_error_but_another_router_is(
     assert not with_other_routers(model, 0.1, lambda: check.passes(forward, layers, TORCH))
     monkeypatch.setattr(check, "_experts", ReferenceExperts(model.module, TOLERANCE))  # Nothing is recorded.
     assert not check.passes(forward, layers, TORCH), "nothing differs by rounding; the test is too easy"
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_a_graph_repeats_choices_until_they_are_fixed(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings, _ = with_our_attention(model.module, model.module.config, LONGEST)
+    check = SelfCheck(model.module, readings, model.max_model_len)
+    with changeable_choices(model.module):
+        graph = TracedForward(model.module, model.layers).fused()
+    monkeypatch.setattr(check, "_tolerance", 0.025)
+    assert check.passes(graph, model.layers, CPU_KERNELS)
+    assert not check.passes(graph.with_fixed_choices(), model.layers, CPU_KERNELS)
+
+
+@pytest.mark.usefixtures("cpu_kernels")
+def test_choices_are_fixed_in_what_serves(tmp_path: Path) -> None:
+    save_model(CONFIG, tmp_path)
+    served = load_model(EngineConfig(model=str(tmp_path), dtype="bfloat16", device="cpu")).forward
+    assert isinstance(served, TracedForward)
+    assert served.is_fused
+    assert "inflight_choice::chosen" not in {node.kind() for node in served._graph.nodes()}

@@ -57,6 +57,11 @@ graph(%x, %cos, %sin, %width_dim, %start, %one, %two, %end, %last_dim):
   %y = aten::add(%x_cos, %turned_sin, %one)
   return (%y)
 """
+_CHOSEN = """
+graph(%experts, %weights, %mixture):
+  %chosen, %their_weights = inflight_choice::chosen(%experts, %weights, %mixture)
+  return (%chosen, %their_weights)
+"""
 _FUSIONS = (
     (_SILU_MUL, "inflight::silu_mul(%gate, %up)"),
     (_MUL_SILU, "inflight::silu_mul(%gate, %up)"),
@@ -82,5 +87,13 @@ def fuse(graph: Any, *, gated: bool = True) -> None:
     for pattern, kernel in _FUSIONS + (_GATED if gated else ()):
         arguments, *_, end = pattern.strip().splitlines()
         results = end.strip().removeprefix("return (").removesuffix(")")
-        replacement = f"{arguments}\n  {results} = {kernel}\n{end}"
-        torch._C._jit_pass_custom_pattern_based_rewrite_graph(pattern, replacement, graph)
+        _rewrite(graph, pattern, f"{arguments}\n  {results} = {kernel}\n{end}")
+
+
+def fix_choices(graph: Any) -> None:
+    """Remove the operators by which choices of experts can be changed. See `changeable_choices`."""
+    _rewrite(graph, _CHOSEN, "graph(%experts, %weights, %mixture):\n  return (%experts, %weights)")
+
+
+def _rewrite(graph: Any, pattern: str, replacement: str) -> None:
+    torch._C._jit_pass_custom_pattern_based_rewrite_graph(pattern, replacement, graph)

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 
 from inflight.model.attention.interface import use_attention
 from inflight.model.cache.kv_tensors import LayerCache
-from inflight.model.cpu.fusion import fuse
+from inflight.model.cpu.fusion import fix_choices, fuse
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention, allocate, image_tiles
 from inflight.model.embeds.batch_embeds import BatchEmbeds
 from inflight.model.embeds.use_embeds import use_embeds
@@ -79,10 +79,17 @@ class TracedForward(ForwardPass):
 
     def fused(self, *, gated: bool = True) -> "TracedForward":
         """The same forward pass with single kernels in place of sequences of operators. `gated`: see `fuse`."""
-        graph = self._graph.copy()
-        fuse(graph, gated=gated)
-        forward = copy.copy(self)
+        forward = self._rewritten(lambda graph: fuse(graph, gated=gated))
         forward.is_fused = True
+        return forward
+
+    def with_fixed_choices(self) -> "TracedForward":
+        """The same forward pass if it was traced with `changeable_choices`, which cannot be changed any more."""
+        return self._rewritten(fix_choices)
+
+    def _rewritten(self, rewrite: Callable[[Any], None]) -> "TracedForward":
+        forward, graph = copy.copy(self), self._graph.copy()
+        rewrite(graph)
         forward._compile(graph)
         return forward
 

@@ -22,6 +22,7 @@ from inflight.model.forward import EagerForward, ForwardPass
 from inflight.model.loading.attention_probe import AttentionLayer
 from inflight.model.loading.reading import Reading
 from inflight.model.loading.self_check import SelfCheck
+from inflight.model.mixtures import changeable_choices
 from inflight.model.replacement import restore
 from inflight.model.routed_forward import RoutedForward, has_images
 from inflight.prompt_content import PromptContent
@@ -203,7 +204,8 @@ def _traced(
 ) -> TracedForward | None:
     usable, reason = None, "its control flow depends on the values of tensors"
     try:
-        plain = TracedForward(module, layers)
+        with changeable_choices(module):
+            plain = TracedForward(module, layers)
         if check.same(plain, eager, layers, CPU_KERNELS):
             usable = plain
             fused = plain.fused(gated=gated)
@@ -213,4 +215,5 @@ def _traced(
         reason = f"{type(error).__name__}: {error}"
     if usable is None:
         logger.warning("the code of %s cannot be traced and runs in Python: %s", module.config.model_type, reason)
-    return usable
+        return None
+    return usable.with_fixed_choices()

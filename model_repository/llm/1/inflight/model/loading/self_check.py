@@ -229,8 +229,8 @@ class SelfCheck:
         """Return the relative error of logits [tokens, vocabulary]: of the worst token; in half precision, the median.
 
         In half precision, rounding alone may route a token to other experts of a mixture, so single tokens may differ:
-        a traced graph and padded batches do not repeat the experts of the reference.
-        The dtype of the logits does not tell, as some models cap theirs in float32. With NaN, the error is infinite.
+        padded batches do not repeat the experts of the reference. The dtype of the logits does not tell, as some models
+        cap theirs in float32. With NaN, the error is infinite.
         """
         errors = ((mine - other).norm(dim=-1) / other.norm(dim=-1)).float()
         error = float(errors.max() if self._module.dtype == torch.float32 else errors.median())
