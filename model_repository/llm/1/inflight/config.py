@@ -94,8 +94,8 @@ class EngineConfig(SchedulerConfig):
     """On GPUs, capture decode steps at start-up and replay each as one launch."""
 
     quantization: str | None = None
-    """`int8` or `int4`: quantize the weights of linear layers to 8 or 4 bits at start-up. For models in bfloat16 on
-    CPUs with AVX2."""
+    """`int8` or `int4`: quantize the weights of linear layers and experts to 8 or 4 bits at start-up. For models in
+    bfloat16 on CPUs with AVX2."""
 
     lora_modules: Mapping[str, Any] = field(default_factory=dict)
     """LoRA adapters that requests can ask for by name, as JSON with the folder or hub id of each, such as
