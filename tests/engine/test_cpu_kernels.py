@@ -1,6 +1,7 @@
 """The C++ kernels for matrix products agree with float64 for every shape that they support."""
 
 import weakref
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -20,6 +21,24 @@ def test_rows_of_results_do_not_share_cache_sets() -> None:
     assert y.shape == (1, 7, 64)
     assert y.stride(1) * y.itemsize % 128 == 64, "the distance must be an odd number of cache lines of 64 bytes"
     assert torch.ops.inflight.linear(random(2, 7, 64), weight).is_contiguous(), "a model may view it in another shape"
+
+
+@pytest.fixture
+def new_memory_is_nan() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("new_memory_is_nan")
+@pytest.mark.parametrize("width", [97, 98, 112])
+def test_what_lies_between_rows_is_numbers(width: int) -> None:
+    """torch's own product of bfloat16 rows of 97 or 98 numbers reads more than these."""
+    y = torch.ops.inflight.silu_mul(random(1, 80, width), random(1, 80, width))
+    assert y.stride(1) > width
+    assert nn.functional.linear(y, random(64, width)).isfinite().all()
+    assert not y.as_strided((80, y.stride(1)), (y.stride(1), 1))[:, width:].any()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 24, 25, 64, 100])

@@ -3,18 +3,21 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/accumulate.h>
 
 // Allocates a tensor. If all of its rows are in one dimension, their distance is an odd number of cache lines. A tile reads
 // the same column of 16 neighbouring rows. If their distance were even, as most widths are, these would share at most half
-// of the sets of a cache.
+// of the sets of a cache. What lies between rows must be numbers: torch's products may multiply the rest of a line with 0.
 inline at::Tensor empty_rows(at::IntArrayRef sizes, const at::TensorOptions& options) {
   constexpr int64_t LINE = 32;  // bfloat16 numbers per cache line.
   const int64_t width = sizes.back(), lines = (width + LINE - 1) / LINE | 1;
   if (sizes.size() < 2 || c10::multiply_integers(sizes) != sizes[sizes.size() - 2] * width) return at::empty(sizes, options);
   auto longer = sizes.vec();
   longer.back() = lines * LINE;
-  return at::empty(longer, options).narrow(-1, 0, width);
+  const at::Tensor all = at::empty(longer, options);
+  if (width % LINE) all.narrow(-1, width, lines * LINE - width).zero_();
+  return all.narrow(-1, 0, width);
 }
 
 // The distance between the rows of such a tensor.
