@@ -1,6 +1,7 @@
 """Models with recurrent states: what reuse, failures, settings and kernels do to them."""
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -206,28 +207,68 @@ def test_bfloat16_uses_the_kernels(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("heads", "key_heads", "keys", "values"), [(4, 2, 24, 16), (3, 3, 128, 128)])
-def test_step_of_the_gated_delta_rule(heads: int, key_heads: int, keys: int, values: int) -> None:
+@pytest.mark.parametrize("has_state", [True, False])
+@pytest.mark.parametrize(("function", "length"), [("recurrent", 1), ("chunk", 1), ("chunk", 70)])
+def test_the_gated_delta_rule(
+    function: str, length: int, has_state: bool, heads: int, key_heads: int, keys: int, values: int
+) -> None:
     def inputs() -> tuple[Any, ...]:
         generator = torch.Generator().manual_seed(0)
-        query, key, value, g, beta, state = (
+        query, key, value, g, beta = (
             torch.randn(shape, generator=generator)
             for shape in (
-                (5, 1, key_heads, keys),
-                (5, 1, key_heads, keys),
-                (5, 1, heads, values),
-                (5, 1, heads),
-                (5, 1, heads),
-                (5, heads, keys, values),
+                (5, length, key_heads, keys),
+                (5, length, key_heads, keys),
+                (5, length, heads, values),
+                (5, length, heads),
+                (5, length, heads),
             )
         )
-        return query, key, value, -g.abs(), beta.sigmoid(), state
+        return query, key, value, -g.abs(), beta.sigmoid()
 
-    found, wanted = both("qwen3_5", "torch_recurrent_gated_delta_rule", inputs, l2norm=True)
+    def state() -> torch.Tensor | None:
+        shape = 5, heads, keys, values
+        return torch.randn(shape, generator=torch.Generator().manual_seed(1)) if has_state else None
+
+    others = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
+    rule = with_kernels("qwen3_5", f"torch_{function}_gated_delta_rule")
+    with fast_steps():
+        found = rule(*inputs(), initial_state=state(), **others)
+    wanted = rule.slow(*inputs(), initial_state=state(), **others)
     assert_close(found[0], wanted[0], rtol=1e-5, atol=1e-5)
     assert_close(found[1], wanted[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("heads", "groups", "width", "size"), [(4, 2, 24, 16), (3, 1, 64, 128)])
+@pytest.mark.parametrize("has_state", [True, False])
+@pytest.mark.parametrize("length", [1, 70])
+@pytest.mark.parametrize("limits", [(0.0, math.inf), (0.1, 1.5)])
+@pytest.mark.parametrize(("heads", "groups", "width", "size"), [(4, 2, 24, 16), (3, 1, 66, 128)])
+def test_a_prompt_of_mamba_2(
+    heads: int, groups: int, width: int, size: int, limits: tuple[float, float], length: int, *, has_state: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, dt, b, c, state, a, d, bias = (
+        torch.randn(shape, generator=generator)
+        for shape in (
+            (2, length, heads, width),
+            (2, length, heads),
+            (2, length, groups, size),
+            (2, length, groups, size),
+            (2, heads, width, size),
+            *[(heads,)] * 3,
+        )
+    )
+    scan = with_kernels("granitemoehybrid", "mamba2_chunk_scan")
+    others = {"D": d, "dt_bias": bias, "dt_softplus": True, "dt_limit": limits, "return_final_states": True}
+    wanted = scan.slow(x, dt, -a.exp(), b, c, 64, initial_states=state.clone() if has_state else None, **others)
+    with fast_steps():
+        found = scan(x, dt, -a.exp(), b, c, 64, initial_states=state if has_state else None, **others)
+    assert_close(found[0], wanted[0], rtol=1e-4, atol=1e-4)
+    assert_close(found[1], wanted[1], rtol=1e-4, atol=1e-4)
+    assert found[1] is state or not has_state, "the kernel does not serve this"
+
+
+@pytest.mark.parametrize(("heads", "groups", "width", "size"), [(4, 2, 24, 16), (3, 1, 66, 128)])
 def test_step_of_mamba_2(heads: int, groups: int, width: int, size: int) -> None:
     def inputs() -> tuple[Any, ...]:
         generator = torch.Generator().manual_seed(0)
@@ -287,10 +328,9 @@ def with_kernels(model: str, function: str, others: Sequence[Callable[..., None]
     return getattr(code, function)
 
 
-def both(model: str, function: str, inputs: Any, *, l2norm: bool = False) -> tuple[Any, Any]:
+def both(model: str, function: str, inputs: Any) -> tuple[Any, Any]:
     """What a function returns with our kernel, and what transformers' own code does."""
     step = with_kernels(model, function)
-    others = {"output_final_state": True, "use_qk_l2norm_in_kernel": True} if l2norm else {"dt_softplus": True}
     with fast_steps():
-        found = step(*inputs(), **others)
-    return found, step.slow(*inputs(), **others)
+        found = step(*inputs(), dt_softplus=True)
+    return found, step.slow(*inputs(), dt_softplus=True)

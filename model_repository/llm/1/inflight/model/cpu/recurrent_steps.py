@@ -1,9 +1,11 @@
-"""Replaces what transformers computes for single tokens of recurrent layers by kernels that change states in place.
+"""Replaces what transformers computes of recurrent layers by kernels that change states in place.
 
-transformers' own code makes several copies of each state. The functions that are replaced have the signatures of the
+transformers' own code makes several copies of each state, and computes prompts by chunks of many small products. The
+functions that are replaced have the signatures of the
 packages whose kernels transformers uses on GPUs.
 """
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -17,9 +19,6 @@ from torch.nn.functional import silu, softplus
 from inflight.model.recurrent.time_steps import are_bounded
 
 _LANES = 16
-# transformers pads each chunk of Mamba-2 to its whole size, and the work within a chunk grows with the square of it.
-# Models come with 256. With 64, prompts of 100 tokens take a quarter of the time, and those of 1,000 two thirds.
-_CHUNK = 64
 _active = threading.local()
 
 
@@ -30,14 +29,6 @@ def replace_steps(modules: Iterable[torch.nn.Module]) -> None:
             slow = getattr(code, name, None)
             if slow is not None and not hasattr(slow, "slow"):
                 setattr(code, name, _choosing(fast, slow))
-
-
-def shorten_chunks(modules: Iterable[torch.nn.Module]) -> None:
-    """Let Mamba-2 compute prompts in chunks that suit a CPU. The result is the same up to rounding."""
-    for module in modules:
-        size = getattr(module, "chunk_size", None)
-        if isinstance(size, int) and size > _CHUNK:
-            module.chunk_size = _CHUNK  # type: ignore[assignment]
 
 
 @contextmanager
@@ -69,29 +60,35 @@ def _gated_delta(
     initial_state: torch.Tensor | None = None,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-    """Like `fused_recurrent_gated_delta_rule` of flash-linear-attention. Return None if the kernel does not serve this.
+    """Like `chunk_gated_delta_rule` and `fused_recurrent_gated_delta_rule` of flash-linear-attention.
+
+    Return None if the kernel does not serve this.
 
     Args:
-        query, key: [B, 1, key heads, key width].
-        value: [B, 1, heads, value width].
-        g: [B, 1, heads], the logarithm of the decay.
-        beta: [B, 1, heads].
-        initial_state: [B, heads, key width, value width], which becomes the final state.
+        query, key: [B, T, key heads, key width].
+        value: [B, T, heads, value width].
+        g: [B, T, heads], the logarithm of the decay.
+        beta: [B, T, heads].
+        initial_state: [B, heads, key width, value width], which becomes the final state. None: zero.
     """
-    if not _serves(initial_state) or query.shape[1] != 1:
+    state = initial_state
+    if state is None:
+        state = torch.zeros(len(query), value.shape[2], key.shape[3], value.shape[3], device=query.device)
+    if not _serves(state) or cu_seqlens is not None:
         return None
-    queries, keys = query[:, 0].float(), key[:, 0].float()
+    queries, keys = query.float(), key.float()
     if use_qk_l2norm_in_kernel:
         queries, keys = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (queries, keys))
     queries = queries * query.shape[-1] ** -0.5
     repeats = value.shape[2] // key.shape[2]
     if repeats > 1:
-        queries, keys = queries.repeat_interleave(repeats, 1), keys.repeat_interleave(repeats, 1)
-    rows = (x.float().contiguous() for x in (queries, keys, value[:, 0], g[:, 0], beta[:, 0]))
-    output = torch.ops.inflight.gated_delta_step(initial_state, *rows)
-    return output[:, None].to(query.dtype), initial_state if output_final_state else None
+        queries, keys = queries.repeat_interleave(repeats, 2), keys.repeat_interleave(repeats, 2)
+    rows = (x.float().contiguous() for x in (queries, keys, value, g, beta))
+    output: torch.Tensor = torch.ops.inflight.gated_delta_rule(state, *rows)
+    return output.to(query.dtype), state if output_final_state else None
 
 
 def _state_space(
@@ -125,8 +122,9 @@ def _state_space(
         times = times + dt_bias[..., 0].float()
     if dt_softplus:
         times = softplus(times)
-    rows = (x.float().contiguous() for x in (hidden_states, times, A[:, 0, 0], B, C))
-    output: torch.Tensor = torch.ops.inflight.state_space_step(state, *rows)
+    output = _state_space_kernel(state, hidden_states[:, None], times[:, None], A[:, 0, 0], B[:, None], C[:, None])[
+        :, 0
+    ]
     if D is not None:
         output = output + hidden_states * D
     if z is not None:
@@ -134,13 +132,59 @@ def _state_space(
     return output.to(hidden_states.dtype)
 
 
-def _serves(state: torch.Tensor | None) -> bool:
-    if state is None or state.device.type != "cpu" or state.dtype != torch.float32:
+def _state_space_scan(
+    hidden_states: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    chunk_size: int,
+    D: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    initial_states: torch.Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, math.inf),
+    return_final_states: bool = False,
+    seq_idx: torch.Tensor | None = None,
+    **_: Any,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None:
+    """Like `mamba_chunk_scan_combined` of mamba_ssm. Return None if the kernel does not serve this.
+
+    Args:
+        hidden_states: [B, T, heads, width].
+        dt: [B, T, heads].
+        A, D, dt_bias: [heads].
+        B, C: [B, T, groups, N].
+        initial_states: [B, heads, width, N], which become the final states. None: zero.
+    """
+    state = initial_states
+    if state is None:
+        state = torch.zeros(len(dt), *hidden_states.shape[2:], B.shape[-1], device=dt.device)
+    if not _serves(state) or seq_idx is not None:
+        return None
+    # Time steps are rounded as in transformers.
+    times = dt if dt_bias is None else dt + dt_bias.to(dt.dtype)
+    times = (softplus(times) if dt_softplus else times).clamp(*dt_limit)
+    output = _state_space_kernel(state, hidden_states, times, A, B, C)
+    if D is not None:
+        output = output + D[:, None] * hidden_states.float()
+    return (output, state) if return_final_states else output
+
+
+def _state_space_kernel(state: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+    output: torch.Tensor = torch.ops.inflight.state_space(state, *(x.float().contiguous() for x in inputs))
+    return output
+
+
+def _serves(state: torch.Tensor) -> bool:
+    if state.device.type != "cpu" or state.dtype != torch.float32:
         return False
     return state.is_contiguous() and state.shape[-1] % _LANES == 0
 
 
 _STEPS: dict[str, Callable[..., Any]] = {
+    "torch_chunk_gated_delta_rule": _gated_delta,
     "torch_recurrent_gated_delta_rule": _gated_delta,
+    "mamba2_chunk_scan": _state_space_scan,
     "mamba2_selective_state_update": _state_space,
 }

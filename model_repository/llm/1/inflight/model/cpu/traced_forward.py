@@ -3,8 +3,8 @@
 import copy
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from inflight.model.attention.interface import use_attention
 from inflight.model.cache.kv_tensors import LayerCache
 from inflight.model.cpu.fusion import fix_choices, fuse
 from inflight.model.cpu.kernel_attention import BatchTensors, KernelAttention, allocate, image_tiles
+from inflight.model.cpu.torch_threads import one_torch_thread
 from inflight.model.embeds.batch_embeds import BatchEmbeds
 from inflight.model.embeds.use_embeds import use_embeds
 from inflight.model.forward import ForwardPass, Outputs, forward, model_inputs
@@ -133,21 +134,7 @@ class TracedForward(ForwardPass):
             return head(self._module, hidden)
 
     def _threads(self) -> AbstractContextManager[None]:
-        return _one_torch_thread() if self._only_kernels else nullcontext()
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """Compute torch's own operators in this thread.
-
-    OpenMP's threads wait awake for the next operator, on the cores that the threads of the kernels need.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+        return one_torch_thread() if self._only_kernels else nullcontext()
 
 
 class TracedImages(NamedTuple):

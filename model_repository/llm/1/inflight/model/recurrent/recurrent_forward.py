@@ -9,14 +9,15 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from inflight.model.attention.backend import CPU_KERNELS
 from inflight.model.cache.kv_tensors import LayerCache
-from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps, shorten_chunks
+from inflight.model.cpu.recurrent_steps import fast_steps, replace_steps
+from inflight.model.cpu.torch_threads import one_torch_thread
 from inflight.model.forward import EagerForward, ForwardPass, Outputs
 from inflight.model.ragged_batch import RaggedBatch
 from inflight.model.recurrent.segments import Segment
@@ -35,7 +36,6 @@ class RecurrentForward(ForwardPass):
         self._is_fast = eager.backend is CPU_KERNELS
         if self._is_fast:
             replace_steps(layer.module for layer in layers)
-            shorten_chunks(layer.module for layer in layers)
         bound_steps(layer.module for layer in layers if layer.time_step_limit is not None)
         self._layers = layers
         self._pools = self._new_pools()
@@ -64,8 +64,16 @@ class RecurrentForward(ForwardPass):
         if states.copies:
             for pool in self._pools:
                 pool.copy(states.copies)
-        with _use(self._pools, states.segments), fast_steps() if self._is_fast else nullcontext():
+        with _use(self._pools, states.segments), self._fast(states.segments):
             return self._eager(batch, caches, rows)
+
+    def _fast(self, segments: Sequence[Segment]) -> ExitStack:
+        stack = ExitStack()
+        if self._is_fast:
+            stack.enter_context(fast_steps())
+            if all(segment.has_single_tokens for segment in segments):  # torch's own operators are small.
+                stack.enter_context(one_torch_thread())
+        return stack
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `ForwardPass`."""
