@@ -18,6 +18,7 @@ TESTS = [
         "test_lora_kernel.py",
         "test_packed_experts.py",
         "test_penalties.py",
+        "test_recurrent_kernels.py",
         "test_sampler.py",
         "test_weight_rounding.py",
     )

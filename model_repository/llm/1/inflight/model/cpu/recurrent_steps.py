@@ -1,8 +1,7 @@
 """Replaces what transformers computes of recurrent layers by kernels that change states in place.
 
 transformers' own code makes several copies of each state, and computes prompts by chunks of many small products. The
-functions that are replaced have the signatures of the
-packages whose kernels transformers uses on GPUs.
+functions that are replaced have the signatures of the packages whose kernels transformers uses on GPUs.
 """
 
 import math
@@ -122,9 +121,8 @@ def _state_space(
         times = times + dt_bias[..., 0].float()
     if dt_softplus:
         times = softplus(times)
-    output = _state_space_kernel(state, hidden_states[:, None], times[:, None], A[:, 0, 0], B[:, None], C[:, None])[
-        :, 0
-    ]
+    x, times, b, c = (each[:, None] for each in (hidden_states, times, B, C))
+    output = _state_space_kernel(state, x, times, A[:, 0, 0], b, c)[:, 0]
     if D is not None:
         output = output + hidden_states * D
     if z is not None:
