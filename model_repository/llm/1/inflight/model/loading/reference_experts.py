@@ -1,7 +1,7 @@
 """The experts that the reference of the self-check chose for each token of the trial prompts.
 
-Where two experts of a mixture are almost equally good for a token, rounding decides. The token's logits then differ by
-much, in all later layers too, so they tell nothing about the code under test. So that code may choose alike.
+Where two experts of a mixture are almost equally good for a token, rounding decides between them. Then the logits of
+the token differ much, and tell nothing about the code under test. So this code gets the choice of the reference there.
 """
 
 from collections.abc import Iterator, Sequence
